@@ -26,6 +26,7 @@ from bench.report.render import markdown
 from bench.report.summary import summarize
 from bench.report.tables.advice import advice_sentences
 from bench.report.tables.sections import Report
+from bench.report.tables.table import Table
 from bench.search import next_step
 from bench.store.run_folder import Store
 from bench.sweep.probe import observation
@@ -182,6 +183,20 @@ def test_later_launches_that_hold_more_than_the_headroom_take_a_safe_batch_out_o
     first, second = told([*results, later], asked)
     assert first.startswith("train with ddp, batch 4")
     assert "beyond the headroom: ddp, batch 8" in second
+
+
+def test_a_batch_beyond_the_headroom_says_so_even_where_it_is_slower() -> None:
+    """It may be closer to the recommended one than the next best one within the headroom."""
+    results = [
+        measured(4, 0.08, held=0.5),
+        measured(8, 0.1, held=0.85),
+        measured(12, 0.16, held=0.95),
+        result(OOM, measure=ASKED, batch=16),
+    ]
+    shown = Report(results=results, probes=[probe(results, granularity=4)]).brief
+    (table,) = (part for part in shown if isinstance(part, Table))
+    remarks = {row[table.headers.index("batch")]: row[table.headers.index("remark")] for row in table.rows}
+    assert remarks == {"8": "", "12": "beyond the headroom of 90.0 %", "4": ""}
 
 
 @given(st.data())

@@ -1,6 +1,7 @@
 """What the report says of the published figures, word for word, and the two runs that are kept as examples."""
 
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -192,12 +193,14 @@ def test_no_bold_verdict_is_inside_its_own_noise(run: Path) -> None:
 
 @pytest.mark.parametrize("run", KEPT, ids=lambda run: run.name)
 def test_a_stored_report_is_what_the_command_writes(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(REPORTS.parent)
-    full_report(run, "--output", tmp_path / "report-full.md")
-    assert CliRunner().invoke(app, ["report", str(run), "--output", str(tmp_path / "report.md")]).exit_code == 0
-    full_report(run, "--format", "html", "--output", tmp_path / "report.html")
-    for made in (file for file in tmp_path.rglob("*") if file.is_file()):
-        stored = run / made.relative_to(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    copy = Path("reports") / run.name  # the page links to the files beside it
+    shutil.copytree(run, copy)
+    full_report(copy, "--output", copy / "report-full.md")
+    assert CliRunner().invoke(app, ["report", str(copy), "--output", str(copy / "report.md")]).exit_code == 0
+    full_report(copy, "--format", "html", "--output", copy / "report.html")
+    for made in (*copy.glob("report*"), *copy.glob("plots/*")):
+        stored = run / made.relative_to(copy)
         assert stored.read_text() == made.read_text(), f"bench report {run} --output {stored}"
 
 

@@ -232,7 +232,7 @@ def _remarks(shown: Setting, doubted: frozenset[RowId], observed: Sequence[str])
         words = [ONLY_SHORT if trial else word for trial, word in zip(trials, traits, strict=True)]
         yield from dict.fromkeys(words)
         return
-    if shown.advice and row.id in shown.advice.beyond:
+    if shown.advice and (row.id in shown.advice.beyond or (row.held or 0.0) > shown.advice.headroom):
         yield f"beyond the headroom of {percent(shown.advice.headroom)}"
     if row.id in doubted:
         yield "doubted"
