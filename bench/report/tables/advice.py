@@ -227,6 +227,8 @@ def _against(summary: Summary, advice: Advice) -> str:
     if pair is None:
         return "no other setting to recommend was measured"
     other, ratio = _other(summary, advice, pair), pair.ratio
+    if any(_is_between(row, pair) for row in summary.rows):
+        other += ", the next best within the headroom"
     within = ends(ratio.decides)
     if ratio.even:
         return f"{EVEN} with {other} ({ratio.estimate:.2f}×, {within})"
@@ -235,6 +237,13 @@ def _against(summary: Summary, advice: Advice) -> str:
         return f"{ratio.estimate:.2f}× that of {other}{maybe} ({within}, {ratio.word})"
     holds = f"; holds unless launches vary by more than {percent(ratio.tips_at)}" if ratio.basis == "assumed" else ""
     return f"{ratio.estimate:.2f}× that of {other} ({within}{holds})"
+
+
+def _is_between(row: Row, pair: SpeedUp) -> bool:
+    """Whether another batch of the chosen cell is faster than the row that it is compared with."""
+    chosen, other = pair.row, pair.reference
+    same_cell = row.id.cell == chosen.id.cell == other.id.cell
+    return same_cell and row.measured is not None and chosen is not row and row.rate > other.rate
 
 
 def _why_left_out(left_out: LeftOut) -> str:

@@ -11,10 +11,10 @@ from bench.units import counted, duration, percent
 
 TITLE = "What was ruled out"
 RULED: dict[Ruled, str] = {
-    "launched": "launched and unlikely to be faster by more",
+    "launched": "launched and unlikely to be so much faster",
     "short": "slower in a short attempt",
-    "others": "not measured: unlikely to be faster by more, by settings that share their values",
-    "plan": "not measured: by their plan, they cannot fit",
+    "others": "not measured and unlikely to be so much faster, by a model of those that were",
+    "plan": "not measured, as they cannot fit by their plan",
     "bound": "slower by the lower bound of their step",
     "memory": "do not fit",
     "headroom": "beyond the headroom",

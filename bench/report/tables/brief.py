@@ -212,7 +212,10 @@ def settings_table(
     if TOO_CLOSE in verdicts:
         notes.append(f"{TOO_CLOSE.capitalize()}: the interval contains 1.")
     if RULED_OUT in verdicts:
-        notes.append(f"{RULED_OUT.capitalize()}: by a model of all measured settings, not by an interval.")
+        notes.append(
+            f"{RULED_OUT.capitalize()}: unlikely to be the fastest, by a model of all measured settings. The interval"
+            " uses the launches of its two settings alone."
+        )
     if open_ratios := [setting.ratio for setting in shown if setting.ratio and setting.verdict == UNDECIDED]:
         whys = ["what is doubted of the two rows may be the whole difference"] * any(one.off for one in open_ratios)
         whys += ["launches are of different sources"] * any(one.basis == "mixed sources" for one in open_ratios)
@@ -394,12 +397,13 @@ def measured_how(summary: Summary, found: Sequence[Setting], matrices: Matrices,
     commands = sorted(set(matrices.values()))
     sources = dict.fromkeys(row.measured.source for row in summary.rows if row.measured and row.measured.source)
     imported = f"Imported from {listed(list(sources))}. `bench init` begins a run of your own." if sources else ""
+    again = "probe" if all(one.advice and one.advice.searched for one in found) else "run"
     lines = (
         f"{on}; {same}." if same else f"{on}.",
         "; ".join(text for text in made_by if UNKNOWN not in text.split()),
         f"{run_in_words(summary)}.",
         rests_on(found, summary.variations),
-        f"Reproduce: `bench run {elsewhere(commands[0], 'again')}`." if len(commands) == 1 else imported,
+        f"Reproduce: `bench {again} {elsewhere(commands[0], 'again')}`." if len(commands) == 1 else imported,
         "All sections: `bench report --full`.",
     )
     kept = (lines[0], *lines[-2:]) if short else lines
