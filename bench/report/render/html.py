@@ -21,6 +21,8 @@ from bench.report.tables.table import Facts, Lines, Table
 SETTINGS = "Settings, the fastest first"
 """Names the table of the short report, which has no title, for screen readers."""
 DETAILS = "Each setting"
+MOST_COLUMNS = 40
+"""Of a table whose numbers are aligned."""
 FIRST = "first-"
 """Begins the anchors of the short report: the full one has sections of the same names."""
 
@@ -38,7 +40,7 @@ def render(
     ahead = [section for section in sections if isinstance(section, LineChart | RatioChart)] if first else []
     of_settings = [chart for chart in ahead if chart.name in ("ratios", "tradeoff")]
     table = next((number for number, part in enumerate(first) if isinstance(part, Table)), len(first))
-    style, script = _asset("chart.css") + _asset("page.css"), _asset("page.js")
+    style, script = _asset("chart.css") + _asset("page.css") + _aligned(), _asset("page.js")
     policy = (
         f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; base-uri 'none';"
         " form-action 'none'"
@@ -158,7 +160,7 @@ def _table(
         if sortable:
             yield f'<th scope="col" aria-sort="none"{number}><button type="button">{name}</button></th>'
         else:
-            yield f'<th scope="col"{number}>{name}</th>'
+            yield f"<th{number}>{name}</th>"
     yield "</tr></thead>"
     yield "<tbody>"
     anchors = _anchors(details)
@@ -185,8 +187,13 @@ def _cell(table: Table, index: int, header: str, text: str) -> str:
         shown = f"<strong>{shown}</strong>"
     if tone := table.tones.get((index, header)):
         shown = f'<span class="tone {tone}">{shown}</span>'
-    kind = "number" if header in table.numeric else "prose" if header in table.prose else ""
-    return f'<td class="{kind}">{shown}</td>' if kind else f"<td>{shown}</td>"
+    return f'<td class="prose">{shown}</td>' if header in table.prose else f"<td>{shown}</td>"
+
+
+def _aligned() -> str:
+    """Aligns the cells below each header of numbers. A class on every cell would be a fifth of the page."""
+    columns = (f"table:has(th:nth-child({n}).number) td:nth-child({n})" for n in range(1, MOST_COLUMNS + 1))
+    return f"{','.join(columns)} {{ text-align: right; }}\n"
 
 
 def _chart(chart: Chart) -> Iterator[str]:

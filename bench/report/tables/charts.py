@@ -1,12 +1,12 @@
 """The charts of a report as data. Pure."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from bench.records.figures import CAPACITY, CAPACITY_SHARE, PEAK_ALLOCATED, PEAK_RESERVED
 from bench.records.phases import PHASE_NAMES, REST, SHOWN_PHASES
 from bench.report.controlled import RUN
-from bench.report.naming import cell_name, ends, row_name, settings_name, short_reason
+from bench.report.naming import batch_in_words, cell_name, ends, row_name, settings_name, short_reason
 from bench.report.rows import CellRows, Measured, Phases, Row, Summary
 from bench.report.tables.brief import Setting
 from bench.report.tables.figure import (
@@ -71,14 +71,17 @@ def ratios(summary: Summary, settings: Sequence[Setting]) -> RatioChart:
     series = _colors(summary)
     drawn = [setting for setting in settings if setting.row and (setting.ratio or setting.is_chosen)]
     left_out = f" The first {MAX_BARS} of {len(drawn)} settings." if len(drawn) > MAX_BARS else ""
-    shown = tuple(_against(summary, setting, series) for setting in drawn[:MAX_BARS])
+    rows = [setting.row for setting in drawn if setting.row]
+    same_batch = len({row.batch_per_rank for row in rows}) == 1
+    named = cell_name if same_batch else row_name
+    shown = tuple(_against(summary, setting, series, named) for setting in drawn[:MAX_BARS])
     most = WIDEST * max((ratio.value for ratio in shown), default=1.0)
     leads = any(setting.is_chosen and setting.verdict == "leading" for setting in drawn)
     cut = any(ratio.interval and ratio.interval[1] > most for ratio in shown)
     return RatioChart(
         name="ratios",
         title=f"Throughput against the {'leading' if leads else 'recommended'} setting",
-        x_label="ratio of throughputs, each setting at its best batch",
+        x_label=f"ratio of throughputs{_at(rows)}",
         ratios=shown,
         even=(1 / (1 + MARGIN), 1 + MARGIN),
         most=most,
@@ -90,12 +93,25 @@ def ratios(summary: Summary, settings: Sequence[Setting]) -> RatioChart:
     )
 
 
-def _against(summary: Summary, setting: Setting, series: Mapping[tuple[str, ...], int]) -> Ratio:
+def _at(rows: Sequence[Row]) -> str:
+    """At which batches a chart has the settings."""
+    batches = {row.batch_per_rank for row in rows}
+    if len(batches) == 1:
+        return f" at batch {next(iter(batches))}"
+    return ", each setting at its best batch" if len({row.id.cell for row in rows}) == len(rows) else ""
+
+
+def _against(
+    summary: Summary,
+    setting: Setting,
+    series: Mapping[tuple[str, ...], int],
+    named: Callable[[Summary, Row], str],
+) -> Ratio:
     assert setting.row
     name, ratio = row_name(summary, setting.row), setting.ratio
     said = f"{ratio.estimate:.2f}× ({ends(ratio.decides)}), " if ratio else ""
     return Ratio(
-        label=name,
+        label=named(summary, setting.row),
         series=series.get(setting.row.id.cell, 0),
         value=ratio.estimate if ratio else 1.0,
         interval=ratio.decides if ratio else None,
@@ -110,8 +126,10 @@ def tradeoff(summary: Summary, settings: Sequence[Setting]) -> LineChart:
     drawn = [(one.cell, one.row) for one in settings if one.row and one.row.held is not None]
     series = _colors(summary)
     in_sight = max((row.held or 0.0 for _, row in drawn), default=0.0) > 1 / IN_SIGHT
+    of_cells = len({row.id.cell for _, row in drawn}) > 1  # else the batch tells the points apart
     points = [
-        Line(series=series.get(row.id.cell, 0), points=(_held(summary, cell, row),)) for cell, row in drawn[:MAX_BARS]
+        Line(series=series.get(row.id.cell, 0), points=(_held(summary, cell, row, of_cells=of_cells),))
+        for cell, row in drawn[:MAX_BARS]
     ]
     return LineChart(
         name="tradeoff",
@@ -125,16 +143,16 @@ def tradeoff(summary: Summary, settings: Sequence[Setting]) -> LineChart:
                 limits=(Limit(y=1.0, words="capacity"),) if in_sight and len(points) > 1 else (),
             ),
         ),
-        x_label="samples/s, each setting at its best batch",
+        x_label=f"samples/s{_at([row for _, row in drawn])}",
         may_double=False,
         at_values=False,
         notes=("Hollow: must not be recommended.",) if any(one.points[0].hollow for one in points) else (),
     )
 
 
-def _held(summary: Summary, cell: CellRows, row: Row) -> Point:
+def _held(summary: Summary, cell: CellRows, row: Row, *, of_cells: bool) -> Point:
     name, held = row_name(summary, row), row.held or 0.0
-    short = cell_name(summary, row)
+    short = cell_name(summary, row) if of_cells else batch_in_words(row)
     return Point(
         x=float(f"{row.rate:.3g}"),
         y=held,

@@ -29,7 +29,7 @@ from bench.report.tables.raw_matrix import measured_column, of_rank, outcome_col
 from bench.report.tables.regimes import regime_columns
 from bench.report.tables.searches import searches
 from bench.report.tables.steps import P95_NOTE, checkpoints, compilation, own_work, phases, steps
-from bench.report.tables.table import Column, Number, Table, of_part, table_of, without_repeats
+from bench.report.tables.table import Column, Number, Table, of_part, table_of, without_repeats, without_unknown
 from bench.units import UNKNOWN, duration, gib, in_table, ms, percent, rate
 
 Attempts = Sequence[tuple[Result, Row]]
@@ -119,7 +119,8 @@ def in_brief(
     newest: Newest,
     whole: Summary,
 ) -> list[Table | Verbatim]:
-    """Of one row of a report: its attempts, ranks, phases and time, and why it failed. As in `show`, without notes."""
+    """Of one row of a report: its attempts, ranks, phases and time, and why it failed. As in `show`, without notes and
+    columns without values."""
     summary = summarize(results, newest=newest)
     attempts = _with_rows(results, whole, newest)
     parts = [
@@ -129,7 +130,8 @@ def in_brief(
         own_work(summary),
         account_of_each(results),
     ]
-    return [*(replace(table, notes=()) for table in parts if table.rows), *_verbatim(results, files)]
+    tables = [without_unknown(replace(table, notes=())) for table in parts if table.rows]
+    return [*tables, *_verbatim(results, files)]
 
 
 def cell_key(whole: Summary, result: Result) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
 from bench.records.outcome import Tone
+from bench.units import UNKNOWN
 
 Item = TypeVar("Item")
 Outer = TypeVar("Outer")
@@ -131,6 +132,13 @@ def of_part(part: Callable[[Outer], Item], columns: Iterable[Column[Item]]) -> l
         )
 
     return list(map(of_whole, columns))
+
+
+def without_unknown(table: Table) -> Table:
+    """``table`` without the columns of which no row knows a value."""
+    known = [n for n in range(len(table.headers)) if any(row[n] not in ("", UNKNOWN) for row in table.rows)]
+    rows = tuple(tuple(row[n] for n in known) for row in table.rows)
+    return replace(table, headers=tuple(table.headers[n] for n in known), rows=rows)
 
 
 def without_repeats(table: Table) -> Table:

@@ -5,7 +5,7 @@ from itertools import pairwise
 from xml.etree import ElementTree
 
 import pytest
-from examples import CUDA_MACHINE, cell, ok, rank, result, vram, world
+from examples import CUDA_MACHINE, cell, launched, ok, rank, result, rss, vram, world
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,8 +15,8 @@ from bench.report.merge_runs import merge
 from bench.report.render import plots
 from bench.report.render.plots import APART, Across, step_of
 from bench.report.summary import summarize
-from bench.report.tables.charts import MAX_BARS, MAX_PANELS, _colors, charts, memory, phases, throughput
-from bench.report.tables.figure import LineChart
+from bench.report.tables.charts import MAX_BARS, MAX_PANELS, _colors, charts, memory, phases, throughput, tradeoff
+from bench.report.tables.figure import LineChart, RatioChart
 from bench.report.tables.sections import Report
 
 HOSTILE = '"><img src=x onerror=alert(1)> </script><script>alert(1)</script> | ` & \x1b[31m \x00 \ud800'
@@ -239,3 +239,31 @@ def test_names_beside_marks_cover_no_mark_and_no_other_name(at: list[tuple[float
         assert not any(
             abs(x - other_x) < width - 0.01 and abs(y - other_y) < 10 for other_x, other_y in places[:number]
         )
+
+
+def test_settings_at_one_batch_are_named_without_it_and_the_axis_says_which() -> None:
+    report = Report(results=[result(ok((s, s, s)), backend=b) for b, s in (("ddp", 0.1), ("fsdp", 0.2))])
+    (ratios, *_) = charts(report.summary, report.settings)
+    assert isinstance(ratios, RatioChart)
+    assert [ratio.label for ratio in ratios.ratios] == ["ddp", "fsdp"]
+    assert ratios.x_label == "ratio of throughputs at batch 2"
+    several = Report(
+        results=[result(ok((s, s, s)), backend=b, batch=n) for b, s, n in (("ddp", 0.1, 2), ("fsdp", 0.2, 4))]
+    )
+    (ratios, *_) = charts(several.summary, several.settings)
+    assert ratios.x_label == "ratio of throughputs, each setting at its best batch"
+
+
+def test_one_wide_interval_does_not_flatten_a_chart_and_slow_models_have_an_axis() -> None:
+    wide = [launched(result(ok((s, s, s)), backend="ddp"), n) for n, s in enumerate((0.1, 0.1, 0.5), 1)]
+    chart = throughput(summarize([*wide, result(ok((0.2, 0.2, 0.2)), backend="zero2")]))
+    step, top = plots.heights(chart)
+    assert top <= 2 * max(point.y for line in chart.panels[0].lines for point in line.points) + step
+    slow = [result(ok((s, s, s), memory=rss(n)), backend=b) for b, s, n in (("ddp", 60.0, 6), ("fsdp", 40.0, 4))]
+    report = Report(results=slow)
+    scale = plots.across(tradeoff(report.summary, report.settings))
+    assert scale.low > 0
+
+
+def test_a_number_on_an_axis_has_all_its_digits() -> None:
+    assert plots.plain(1234567) == "1234567"

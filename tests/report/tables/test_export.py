@@ -5,13 +5,14 @@ import json
 
 import pandas as pd
 import pytest
-from examples import ok, result
+from examples import ok, rank, result, world
 from pydantic import JsonValue
 
+from bench.records.cell import Measure
 from bench.records.outcome import Failed, Hang, Oom
 from bench.report.render import frame
 from bench.report.summary import summarize
-from bench.report.tables.export import records
+from bench.report.tables.export import records, tracked
 
 
 def test_rows_for_other_programs_have_units_and_nulls() -> None:
@@ -61,3 +62,11 @@ def test_values_of_several_types_and_large_numbers_go_into_every_format() -> Non
 def test_a_setting_with_the_name_of_a_figure_keeps_its_value() -> None:
     [record] = records(summarize([result(axes={"device": "mine", "width": 8})]))
     assert (record["setting_device"], record["device"], record["width"]) == ("mine", "cpu", 8)
+
+
+def test_step_times_of_a_tracker_stand_beside_the_losses_of_their_steps() -> None:
+    """Warm-up may go on by time, beyond the steps that were asked for."""
+    warm = rank(0, (0.1, 0.2, 0.3)).model_copy(update={"warmup_losses": (9.0, 8.0, 7.0, 6.0, 5.0)})
+    asked = Measure(warmup_steps=1, warmup_s=10.0, steps=3, phase_steps=warm.n_phase_steps)
+    (run,) = tracked(summarize([result(world(warm), measure=asked)]))
+    assert [step.get("step_time_s") for step in run.steps][:8] == [None] * 5 + [0.1, 0.2, 0.3]
