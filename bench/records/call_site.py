@@ -2,9 +2,6 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
-from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,10 +15,11 @@ class Frame(NamedTuple):
 
 
 _RUNNER, _OBSERVE = (str(Path(__file__).parents[1] / room) for room in ("runner", "observe"))
-_PACKAGES = ("torch", "accelerate", "deepspeed", "typing_extensions")
-_STANDARD = ("concurrent", "contextlib", "threading", "functools")
-_INSTALLED = re.compile(rf"-packages/({'|'.join(_PACKAGES)})[/.]")
-"""Also in another environment, as that of a script."""
+_LIBRARY = re.compile(
+    r"(-packages/(torch|accelerate|deepspeed|typing_extensions)"
+    r"|/python3\.\d+/(concurrent|contextlib|threading|functools))[/.]"
+)
+"""Where they are installed, in any environment: a folder of the user may have the name of one."""
 _BETWEEN = (*(f"{_RUNNER}/{name}.py" for name in ("forward", "kernels", "units")), _OBSERVE)
 """They watch what the workload calls, and so stand between it and torch."""
 _CALLS = "/torch/nn/modules/module.py"
@@ -40,24 +38,13 @@ def site(frames: Sequence[Frame]) -> str:
             continue
         if frame.filename.startswith(_RUNNER):
             return f"{called}, called by {_place(frame)}" if called else _place(frame)
-        if not (_INSTALLED.search(frame.filename) or frame.filename.startswith(_libraries())):
+        if not _LIBRARY.search(frame.filename):
             if not frame.name.startswith("<"):  # the name of a comprehension says nothing; its function's does
                 return _place(frame)
             continue
         if not frame.filename.endswith(_CALLS):
             called = frame.name
     return _place(frames[0]) if frames else "an unknown place"
-
-
-@cache
-def _libraries() -> tuple[str, ...]:
-    """Where they are installed: a folder of the user may have the name of one."""
-    found = []
-    for name in (*_PACKAGES, *_STANDARD):
-        with suppress(ValueError):  # a stand-in that a script made does not say where it is
-            if (spec := find_spec(name)) and spec.origin:
-                found.append(spec.origin.removesuffix("__init__.py"))
-    return tuple(found)
 
 
 def _place(frame: Frame) -> str:
