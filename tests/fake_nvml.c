@@ -3,7 +3,7 @@
    FAKE_NVML_GPUS describes the GPUs in PCI order, then their slices, separated by semicolons:
 
        uuid=GPU-a mib=81920 used=0 reserved=600 mig=0 busy=35 others=1 mps=1 reasons=68 clock=990 temperature=91
-       limit_mw=700000 energy_mj=5 pci=00000000:41:00.0; uuid=MIG-a1 mib=10240 of=0
+       limit_mw=700000 energy_mj=5 capability=7 pci=00000000:41:00.0; uuid=MIG-a1 mib=10240 of=0
 
    Without the variable, there is no driver. FAKE_NVML_FILE names a file that has the description instead, for processes
    that run already. A figure that an entry does not give is not supported; `lost=1` is a GPU that has fallen off the bus.
@@ -216,6 +216,11 @@ int nvmlSystemGetProcessName(unsigned pid, char *name, unsigned size) {
 }
 
 int nvmlDeviceGetEnforcedPowerLimit(void *gpu, unsigned *milliwatts) { return small_number_of(gpu, "limit_mw", milliwatts); }
+
+int nvmlDeviceGetCudaComputeCapability(void *gpu, int *major, int *minor) {
+    *minor = 0;
+    return small_number_of(gpu, "capability", (unsigned *)major);
+}
 
 int nvmlDeviceGetTotalEnergyConsumption(void *gpu, unsigned long long *millijoules) {
     return number_of(gpu, "energy_mj", millijoules);

@@ -241,7 +241,7 @@ def device_of(
         devices=0 if on_cpu else number,
         cores=here.cores,
         memory_bytes=host,
-        bf16=here.bf16 or not on_cpu,
+        bf16=here.bf16 if name is None else name in own or spec.bf16_flops_per_s is not None,
     )
 
 

@@ -26,6 +26,8 @@ class Gpu(NamedTuple):
     fault: str | None = None
     """Which GPU it is and why it cannot be used; None if it can."""
     fix: str | None = None
+    bf16: bool = True
+    """Whether it multiplies in bf16, as those of compute capability 8.0 and above do. torch emulates it on others."""
 
 
 def visible(environment: Mapping[str, str]) -> list[Gpu]:
@@ -210,7 +212,8 @@ def _unless_split(index: int, gpu: Gpu) -> Gpu:
 def _gpu(label: str, find: Callable[[T], Any], key: T) -> Gpu:
     try:
         handle = find(key)
-        return Gpu(str(pynvml.nvmlDeviceGetName(handle)), _memory_bytes(handle), str(pynvml.nvmlDeviceGetUUID(handle)))
+        name, uuid = str(pynvml.nvmlDeviceGetName(handle)), str(pynvml.nvmlDeviceGetUUID(handle))
+        return Gpu(name, _memory_bytes(handle), uuid, bf16=_multiplies_bf16(handle))
     except pynvml.NVMLError as error:
         fix = f"reset it, or leave it out with {_VISIBLE}"
         return Gpu("", 0, "", fault=f"{label} does not respond: {error}", fix=fix)
@@ -223,6 +226,14 @@ def _memory_bytes(handle: Any) -> int:
         if error.value != pynvml.NVML_ERROR_NOT_SUPPORTED:
             raise
         return psutil.virtual_memory().total  # it shares the memory of the host
+
+
+def _multiplies_bf16(handle: Any) -> bool:
+    try:
+        major, _ = pynvml.nvmlDeviceGetCudaComputeCapability(handle)
+    except pynvml.NVMLError:
+        return True  # a slice may not tell, and all GPUs that can be split have bf16
+    return bool(major >= 8)
 
 
 @contextmanager

@@ -40,8 +40,8 @@ def detect(environment: Mapping[str, str] = os.environ, root: Path = Path("/")) 
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     cores = min(cores, cgroup.cores(root) or cores)
     if shown:
-        memory_bytes = min(gpu.memory_bytes for gpu in shown)
-        return Hardware(device="cuda", devices=len(shown), cores=cores, memory_bytes=memory_bytes)
+        memory_bytes, bf16 = min(gpu.memory_bytes for gpu in shown), all(gpu.bf16 for gpu in shown)
+        return Hardware(device="cuda", devices=len(shown), cores=cores, memory_bytes=memory_bytes, bf16=bf16)
     bf16 = multiplies_bf16(_cpu_field("flags", "Features"), environment)
     return Hardware(device="cpu", devices=0, cores=cores, memory_bytes=host_bytes(root), bf16=bf16)
 
@@ -118,7 +118,8 @@ def notes(machine: Machine) -> list[str]:
     if machine.hardware.device == "cpu":
         notes.append("no GPU: ranks run on the CPU over gloo; compare figures within this machine only")
     if isinstance(machine.hardware, Hardware) and not machine.hardware.bf16:
-        notes.append("no bf16 instructions: mixed_precision is 'no' unless you set it, because bf16 is slower here")
+        other = " (fp16 is for such GPUs)" if machine.hardware.device == "cuda" else ""
+        notes.append(f"no bf16 instructions: mixed_precision is 'no' unless you set it{other}; bf16 is slower here")
     return notes
 
 

@@ -315,7 +315,7 @@ def _notes(matrix: Matrix, workload: Definition, hardware: Hardware) -> tuple[st
     stated = "mixed_precision" in matrix.launch.model_fields_set or bool(matrix.values_of("mixed_precision"))
     if not stated and precision(matrix.launch, hardware) == "no" and asks_for_bf16_weights(matrix):
         notes.append(
-            "weights: bf16 has no effect, because launch.mixed_precision is 'no' by default on a CPU without bf16"
+            "weights: bf16 has no effect, because launch.mixed_precision is 'no' by default on a device without bf16"
             " instructions; launch.mixed_precision=bf16 measures in bf16"
         )
     ranks = num_processes(matrix.launch, hardware)

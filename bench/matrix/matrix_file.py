@@ -79,8 +79,8 @@ class Launch(Frozen):
     nodes: Annotated[int, Field(ge=1, le=1024)] = 1
     """Nodes of a job. The ranks of a cell are spread evenly over them. The backend ``single`` uses one."""
     mixed_precision: MixedPrecision = "bf16"
-    """``no``: fp32. ``fp16``, with scaled gradients, is for GPUs without bf16. The default is ``no`` on a CPU without
-    bf16 instructions."""
+    """``no``: fp32. ``fp16``, with scaled gradients, is for GPUs without bf16. The default is ``no`` on a device
+    without bf16 instructions."""
     memory_limit: (
         Annotated[ByteSize, Field(gt=0, le=2**62), BeforeValidator(_whole_size), AfterValidator(_enough), _SIZE_SCHEMA]
         | Literal["auto"]

@@ -19,7 +19,7 @@ class Hardware(Frozen):
     memory_bytes: AtLeastOne
     """Memory of one GPU. On a CPU, memory of the host, or the control group's limit."""
     bf16: bool = True
-    """Whether the device multiplies in bf16. Without such instructions, a CPU is slower in bf16 than in fp32."""
+    """Whether the device multiplies in bf16. Without such instructions, bf16 is slower than fp32."""
 
 
 class StatedHardware(Frozen):

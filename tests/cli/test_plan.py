@@ -11,6 +11,7 @@ from click.testing import Result
 from commands import MATRICES, bench
 from examples import CUDA_MACHINE
 
+from bench.cli.plan import device_of
 from bench.machine import detect, record
 from bench.records.calibration import Paces
 
@@ -52,6 +53,13 @@ def matrix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, traced: Path) -> Pat
 
 def plan(*arguments: object) -> Result:
     return bench("plan", *map(str, arguments))
+
+
+@pytest.mark.parametrize(("device", "bf16"), [("V100-32GB", False), ("T4", False), ("A100-80GB", True), ("mine", True)])
+def test_a_device_without_bf16_is_planned_in_fp32(tmp_path: Path, device: str, bf16: bool) -> None:
+    own = tmp_path / "own.yaml"
+    own.write_text("devices: {mine: {memory: 24GiB}}")
+    assert device_of(device, 8, own, None)[1].bf16 == bf16
 
 
 def test_a_plan_needs_no_device_and_the_second_traces_nothing(matrix: Path) -> None:

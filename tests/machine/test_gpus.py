@@ -55,6 +55,15 @@ def test_machines_whose_gpus_have_other_power_limits_are_unlike(driver: Driver) 
     assert [full.unlike(other) for other in (full, silent, earlier)] == [[], [], []]
 
 
+@pytest.mark.parametrize(("capability", "bf16"), [(" capability=7", False), (" capability=8", True), ("", True)])
+def test_gpus_before_ampere_have_no_bf16(driver: Driver, capability: str, bf16: bool) -> None:
+    """torch emulates it there, and calls it supported."""
+    driver.reports("uuid=GPU-a mib=81920 capability=9", f"uuid=GPU-b mib=16384{capability}")
+    found = machine.detect({})
+    assert found.bf16 == bf16
+    assert any("fp16 is for such GPUs" in note for note in machine.notes(machine.record(found, {}))) != bf16
+
+
 @pytest.mark.parametrize(
     ("named", "devices", "memory_bytes"),
     [("MIG-a2", 1, 20 * GIB), (" MIG-a1 ,MIG-a2", 1, 10 * GIB), ("0", 1, 80 * GIB)],
