@@ -47,7 +47,9 @@ LIKELY = 0.05
 MOST_LAUNCHES = 8
 """Of one finalist, while the share is not spent."""
 LEADER_LAUNCHES = 3
-"""Of the leader, at least; and of what may beat it, at most, once the share is spent."""
+"""Of the leader, at least; and of what may beat it, at most, once the first share is spent."""
+LEAST_LAUNCHES = 2
+"""Of the leader, once the last share is spent."""
 PESSIMISTIC = 0.85
 """A launch is at most this much slower than another one of the same setting: what a bound has to stay below."""
 NEGLIGIBLE = 1e-4
@@ -163,7 +165,7 @@ def next_look(
     spent = [share for share in ENOUGH_AFTER if frugal and len(looks) >= math.floor(share * whole)]
     most = LEADER_LAUNCHES if spent else MOST_LAUNCHES
     wanted = max([margin, *(ENOUGH_AFTER[share] for share in spent)])
-    if len(spent) == len(ENOUGH_AFTER):
+    if all_spent := len(spent) == len(ENOUGH_AFTER):
         wanted = max(wanted, LEAST * belief.launch_sd)
     answers, steps, n_open = [], list[tuple[float, int, bool]](), 0
     for task in dict.fromkeys(arm.task for arm in arms):
@@ -180,7 +182,7 @@ def next_look(
         others = [n for n in alive if n != leader]
         chances = dict(zip(others, belief.beats(others, leader, wanted), strict=True))
         answers.append(Answer(task, leader, belief.within(others, leader), chances))
-        if others and len(full[leader]) < LEADER_LAUNCHES:
+        if others and len(full[leader]) < (LEAST_LAUNCHES if all_spent else LEADER_LAUNCHES):
             steps.append((0.0, leader, True))  # a single launch may be a lucky one
         if sum(chances.values()) <= 1 - CONFIDENCE:
             continue
