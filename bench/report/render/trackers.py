@@ -10,9 +10,6 @@ from contextlib import redirect_stdout
 from bench.report.render.image import needed
 from bench.report.tables.export import Tracked
 
-MOST_METRICS = 1000
-"""What MLflow takes in one call."""
-
 
 def wandb(runs: Sequence[Tracked], project: str, group: str) -> str:
     """Into the folder ``wandb``, or below WANDB_DIR; online with WANDB_MODE=online."""
@@ -51,9 +48,7 @@ def mlflow(runs: Sequence[Tracked], project: str, group: str) -> str:
         metrics = [
             entities.Metric(name, value, now_ms, step) for step, values in logged for name, value in values.items()
         ]
-        client.log_batch(run_id, params=params)
-        for start in range(0, len(metrics), MOST_METRICS):
-            client.log_batch(run_id, metrics=metrics[start : start + MOST_METRICS])
+        client.log_batch(run_id, metrics, params)
         client.set_terminated(run_id)
     return f"{library.get_tracking_uri()}; `mlflow ui` shows them"
 

@@ -14,13 +14,16 @@ from examples import ok, result, stored
 from bench.records.outcome import Oom
 
 LOSS, STEP_S = 2.0, 0.2
+OPTIONS = [f"option_{number}" for number in range(120)]
+"""MLflow takes 100 parameters in one request, and its client as many requests as it needs."""
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     """Two cells of a run: one measured, one out of memory."""
-    measured = result(ok((0.1, 0.1, 0.1), (STEP_S, STEP_S, STEP_S)), batch=2)
-    return stored(tmp_path / "mine", [measured, result(Oom(rank=1, phase="bwd", reason="x"), batch=4)])
+    axes = dict.fromkeys(OPTIONS, 1)
+    measured = result(ok((0.1, 0.1, 0.1), (STEP_S, STEP_S, STEP_S)), batch=2, axes=axes)
+    return stored(tmp_path / "mine", [measured, result(Oom(rank=1, phase="bwd", reason="x"), batch=4, axes=axes)])
 
 
 def said(folder: Path, *command: str, expect: int = 0) -> str:
@@ -93,4 +96,5 @@ def test_trackio_reads_its_runs(run: Path, tmp_path: Path) -> None:
 def check(config: dict[str, Any], metrics: dict[str, float]) -> None:
     """What each tracker must know of the measured cell."""
     assert {"backend": "ddp", "outcome": "ok", "batch": 2}.items() <= config.items()
+    assert set(OPTIONS) <= set(config)
     assert metrics["samples_per_s_global"] == pytest.approx(2 * 2 / STEP_S)
