@@ -81,8 +81,8 @@ class Advice:
     """Whether rows were measured, and none is left because their figures are wrong."""
     remedy: str = ""
     """The option of a new search that helps when nothing is within the headroom."""
-    unsure: bool = False
-    """Whether the chosen row is doubted, so that another one may be faster."""
+    doubted: bool = False
+    """Whether the figures of the chosen row may be off."""
     choices: frozenset[str] = CHOICES
     """The settings that were free to choose."""
     runner_up: SpeedUp | None = None
@@ -91,13 +91,18 @@ class Advice:
     larger: Literal["tried", "not_tried", "max_batch"] = "tried"
     """Whether batches above the chosen one were tried in its cell, or a search stopped at its `max_batch`."""
     comparisons: int = 1
-    """How many ratios are judged together."""
+    """How many ratios are judged together: those of all tasks of a report."""
     searched: bool = False
     """Whether a search decided about the cell of the chosen row."""
     certified: Certified | None = None
     """Of the chosen row, by `bench run --best`."""
     expected: bool = False
     """Whether `bench run --best` names the chosen row, though the mean of another one is higher."""
+
+    @property
+    def unsure(self) -> bool:
+        """Whether the chosen row is doubted, so that another one may be faster."""
+        return self.doubted and (not self.rivals or any(not pair.ratio.decided for pair in self.rivals))
 
     @property
     def even(self) -> tuple[SpeedUp, ...]:
@@ -146,7 +151,7 @@ def advise(
         parts += [] if row.global_batch is None else [f"at a global batch of {row.global_batch}"]
         parts += [f"headroom {percent(headroom)}"] if names_headroom else []
         advice.append(_advise(cells, with_headroom, ", ".join(parts), headroom, off, choices, certified))
-    return [task for task in advice if task.chosen or task.alternatives or task.search_ends or task.invalid]
+    return _together([task for task in advice if task.chosen or task.alternatives or task.search_ends or task.invalid])
 
 
 def advise_by_run(
@@ -164,7 +169,25 @@ def advise_by_run(
         whose = certified if run is None else {name} & certified.keys()
         answers = {key: answer for each in whose for key, answer in certified[each].items()}
         advice += advise(replace(summary, cells=cells), of_run, headrooms, choices, answers)
-    return advice
+    return _together(advice)
+
+
+def _together(advice: Sequence[Advice]) -> list[Advice]:
+    """With the ratios of all tasks judged together, because they stand in one table."""
+    n = max(sum(len(task.rivals) for task in advice), 1)
+
+    def judged(pair: SpeedUp) -> SpeedUp:
+        return replace(pair, comparisons=n)
+
+    return [
+        replace(
+            task,
+            comparisons=n,
+            rivals=tuple(map(judged, task.rivals)),
+            runner_up=task.runner_up and judged(task.runner_up),
+        )
+        for task in advice
+    ]
 
 
 def _candidates(cell: CellRows, probes: Sequence[Probe]) -> list[Row]:
@@ -266,8 +289,6 @@ def _advise(
     best_of_cell = {row.id.cell: row for row in reversed(within)}
     others = [row for row in within if chosen and (row.id.cell == chosen.id.cell or best_of_cell[row.id.cell] is row)]
     against = [*beyond, *(row for row in others if row is not chosen)]
-    n = max(len(against), 1)
-    pairs = [between(chosen, row, off, n) for row in against if chosen]
     rivals = [row for row in within if chosen and row.id.cell != chosen.id.cell]
     rivals += _other_batches(chosen, cells, headroom) if chosen else []
     listed = {row.id: row for row in (*faster, *by_backend.values()) if row is not chosen}.values()
@@ -278,17 +299,16 @@ def _advise(
         headroom=headroom,
         cells=tuple(cells),
         chosen=chosen,
-        comparisons=n,
         beyond=frozenset(row.id for row in known if held[row.id] > headroom),
         alternatives=tuple(row for row in listed if chosen is None or _is_alternative(row, chosen)),
-        rivals=tuple(pairs),
-        unsure=bool(chosen and chosen.id in off) and (not pairs or any(not pair.ratio.decided for pair in pairs)),
+        rivals=tuple(between(chosen, row, off, comparisons=1) for row in against if chosen),
+        doubted=bool(chosen and chosen.id in off),
         left_out=tuple(_left_out(name, cells, probes) for name in backends if name not in named) if chosen else (),
         unsearched=unsearched,
         search_ends=() if ranked else tuple(dict.fromkeys(search_end(probe.found) for probe in probes)),
         invalid=not ranked and any(row.id in cell.invalid for cell in cells for row in cell.rows),
         remedy=probes[0].goal.remedy if probes else "",
-        runner_up=next((between(chosen, row, off, n) for row in rivals if chosen), None),
+        runner_up=next((between(chosen, row, off, comparisons=1) for row in rivals if chosen), None),
         larger=_larger(chosen, cells, probes) if chosen else "tried",
         choices=choices,
         certified=certified.get((leader.id.cell[0], leader.batch_per_rank)) if leader and chosen is leader else None,

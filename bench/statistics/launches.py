@@ -55,9 +55,11 @@ class LaunchVariation:
     degrees: int
     source: str
     """Where it was learnt, in words."""
+    over_time: bool = False
+    """Whether it includes what runs that are made at different times differ by."""
 
 
-ASSUMED = LaunchVariation(sd=0.05, degrees=10, source="assumed")
+ASSUMED = LaunchVariation(sd=0.05, degrees=10, source="assumed", over_time=True)
 """Where nothing is known: about twice what our own trials show (reports/compare_trials.md: 2.8 % on two CPU cores), as
 uncertain as an estimate from eleven launches."""
 

@@ -36,8 +36,9 @@ its square then replaces the launches' and the disturbance's, however many launc
 *The mean step* of two runs has the interval of a report, with `QUIET` where launches show their own variation.
 
 With `ENOUGH_LAUNCHES` launches, their own variation is the error of an attempt's typical step, and the disturbance
-drops out. With fewer than `MANY_LAUNCHES`, the machine's is, where it is known better and is not smaller. `QUIET` takes
-the place of the machine's variation: two runs are made at different times, which the launches of neither show.
+drops out. With fewer than `MANY_LAUNCHES`, the machine's is, where it is known better and is not smaller.
+
+Two runs are made at different times, which the launches of neither show: `QUIET` is added to what launches show.
 
 With `ENOUGH_PAIRS` attempts in both runs, the runs themselves show how much they differ: the spread of the log ratios
 about their median, a median absolute deviation, is used where it is larger. With `MANY_PAIRS`, it also takes the place
@@ -150,7 +151,8 @@ def shown_by(typical: Sequence[tuple[Typical | None, Typical | None]]) -> Launch
     if len(logs) < MANY_PAIRS:
         return None
     sd = max(_spread(logs) / math.sqrt(2), QUIET)
-    return LaunchVariation(sd=sd, degrees=round(MAD_EFFICIENCY * (len(logs) - 1)), source="the attempts of both runs")
+    degrees = round(MAD_EFFICIENCY * (len(logs) - 1))
+    return LaunchVariation(sd=sd, degrees=degrees, source="the attempts of both runs", over_time=True)
 
 
 def typical_step(ranks_s: Steps) -> Typical | None:
@@ -206,8 +208,7 @@ def means_half_width(
     if noise is not None:
         errors = [(launch.error, launch.degrees, len(side)) for side in (base, head) for launch in side]
         return _with_noise([((error / n) ** 2, float(degrees)) for error, degrees, n in errors if error], noise)
-    found = half_width(head, base, variation, one_run=False)
-    return found if found.share else _at_other_times(found)
+    return _at_other_times(half_width(head, base, variation, one_run=False), variation)
 
 
 def _ratio(
@@ -250,12 +251,13 @@ def _half_width(
     few = sum(1 / side.launches for side in (base, head) if side.launches < ENOUGH_LAUNCHES)
     if not few:
         shown = HalfWidth(math.sqrt(sum(part for part, _ in own)), summed(own)[1], "launches")
-        return _at_other_times(surer(shown, (base.launches, head.launches), variation))
+        return _at_other_times(surer(shown, (base.launches, head.launches), variation), variation)
     own.append((disturbed**2, math.inf))
     known = variation or ASSUMED
     variance, degrees = summed([*own, (known.sd**2 * few, float(known.degrees))])
     own_error = math.sqrt(sum(part for part, _ in own))
-    return HalfWidth(math.sqrt(variance), degrees, "variation" if variation else "assumed", own_error, few)
+    basis: Basis = "variation" if variation else "assumed"
+    return _at_other_times(HalfWidth(math.sqrt(variance), degrees, basis, own_error, few), known)
 
 
 def _with_noise(own: Sequence[tuple[float, float]], noise: float) -> HalfWidth:
@@ -264,10 +266,13 @@ def _with_noise(own: Sequence[tuple[float, float]], noise: float) -> HalfWidth:
     return HalfWidth(math.sqrt(variance), degrees, "variation", math.sqrt(sum(part for part, _ in own)))
 
 
-def _at_other_times(launches: HalfWidth) -> HalfWidth:
+def _at_other_times(launches: HalfWidth, variation: LaunchVariation | None) -> HalfWidth:
     """With what two runs differ by because they are made at different times."""
+    if launches.share and (variation or ASSUMED).over_time:
+        return launches
     variance, degrees = summed([(launches.error**2, launches.degrees), (2 * QUIET**2, math.inf)])
-    return HalfWidth(math.sqrt(variance), degrees, launches.basis)
+    own = math.hypot(launches.own, math.sqrt(2) * QUIET) if launches.share else 0.0
+    return HalfWidth(math.sqrt(variance), degrees, launches.basis, own, launches.share)
 
 
 def _spread(logs: Sequence[float]) -> float:

@@ -23,11 +23,14 @@ from bench.records.verdict import Goal, Probe, Stopped, Verdict
 from bench.report.advice import advise
 from bench.report.missing import Missing
 from bench.report.render import markdown
+from bench.report.rows import Summary
+from bench.report.speedup import compare_axis
 from bench.report.summary import summarize
 from bench.report.tables.advice import advice_sentences
 from bench.report.tables.sections import Report
 from bench.report.tables.table import Table
 from bench.search import next_step
+from bench.statistics.verdict import FASTER, TOO_CLOSE
 from bench.store.run_folder import Store
 from bench.sweep.probe import observation
 from bench.units import memory_needed, memory_size
@@ -667,6 +670,24 @@ def test_at_a_global_batch_the_answer_names_micro_batch_and_accumulation() -> No
     assert re.search(r"\| best against best, global batch 16 +\|", shown)
     assert re.search(r"\| matched micro-batch 2, global batch 16 +\|", shown)
     assert re.search(r"batch per rank *\| accumulate *\| global batch", shown)
+
+
+def test_the_tasks_of_a_report_are_judged_together() -> None:
+    """One ratio of 1.28 names a winner. Eight of them are too close to call, as in the table of all backends."""
+
+    def pairs(tasks: int) -> Summary:
+        cells = [(backend, step_s, n) for n in range(tasks) for backend, step_s in (("ddp", 0.1), ("fsdp", 0.128))]
+        steps = {step_s: (step_s,) * 5 for _, step_s, _ in cells}
+        return summarize(
+            [result(ok(steps[step_s], backend=of), backend=of, axes={"num_cams": n}) for of, step_s, n in cells]
+        )
+
+    (alone,) = advise(pairs(1))
+    assert (alone.comparisons, alone.rivals[0].ratio.word) == (1, FASTER)
+    together, table = advise(pairs(8)), compare_axis(pairs(8)).speed_ups
+    assert {task.comparisons for task in together} == {pair.comparisons for pair in table} == {8}
+    assert {task.rivals[0].ratio.word for task in together} == {pair.ratio.word for pair in table} == {TOO_CLOSE}
+    assert all(task.runner_up and task.runner_up.comparisons == 8 for task in together)
 
 
 def test_global_batches_are_tasks_of_their_own_and_said_where_steps_accumulate() -> None:

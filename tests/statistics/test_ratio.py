@@ -11,6 +11,7 @@ from scipy import stats
 
 from bench.statistics.launches import LaunchVariation
 from bench.statistics.ratio import (
+    QUIET,
     Ratio,
     Typical,
     shown_by,
@@ -125,15 +126,33 @@ def test_the_spread_of_five_attempts_widens_their_intervals_and_a_common_change_
 
 @pytest.mark.parametrize("launches", [(1, 1), (2, 1), (1, 5)])
 def test_few_launches_differ_by_what_is_assumed_or_known_of_launches(launches: tuple[int, int]) -> None:
-    """As in a report of one run. Five launches show their own variation, here none."""
+    """As in a report of one run, and by what other times add to what is known. Five launches show their own variation,
+    here none."""
     sides = [typical_of_launches([[[0.1] * STEPS]] * n) for n in launches]
     few = sum(1 / n for n in launches if n < 3)
-    for variation, sd, degrees in ((None, 0.05, 10), (KNOWN, 0.01, 1000)):
+    for variation, sd, degrees in ((None, 0.05, 10), (KNOWN, math.hypot(0.01, QUIET * math.sqrt(2 / few)), 1e6)):
         (found,) = typical_ratios([(sides[0], sides[1])], variation=variation)
         assert found is not None
         half = stats.t.ppf(0.975, degrees) * sd * math.sqrt(few)
-        assert math.log(found.interval[1]) == pytest.approx(half)
+        assert math.log(found.interval[1]) == pytest.approx(half, rel=1e-3)
         assert found.basis == ("variation" if variation else "assumed")
+
+
+@pytest.mark.parametrize("slower", [1.025, 1.08])
+def test_more_launches_never_make_a_verdict_less_sure(slower: float) -> None:
+    """Of a run that shows how much its launches vary, 0.2 %, against one at another time."""
+
+    def launches(number: int, step_s: float) -> list[list[list[float]]]:
+        return [[[step_s * factor] * STEPS] for factor in (1.0, 1.002, 0.998, 1.003, 0.997)[:number]]
+
+    known = LaunchVariation(sd=0.002, degrees=4, source="")
+    widths = []
+    for number in (1, 2, 3, 5):
+        sides = typical_of_launches(launches(5, 0.1)), typical_of_launches(launches(number, 0.1 * slower))
+        (found,) = typical_ratios([sides], variation=known)
+        assert found is not None
+        widths.append(math.log(found.alarm[1] / found.alarm[0]))
+    assert min(widths[:-1]) > 0.95 * widths[-1]
 
 
 def test_a_verdict_names_the_scatter_at_which_it_falls() -> None:
@@ -199,7 +218,7 @@ def test_nothing_changed_raises_no_alarm(noise: dict[str, float]) -> None:
 
 
 def test_on_a_quiet_machine_nothing_changed_is_said() -> None:
-    assert verdicts(100, 1.0, jitter=0.003).count("SAME") > 80
+    assert verdicts(100, 1.0, jitter=0.003).count("SAME") > 70
 
 
 @pytest.mark.parametrize("noise", [{}, {"jitter": 0.03}, {"drift": 0.05}], ids=str)
