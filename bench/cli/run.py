@@ -17,9 +17,10 @@ from bench.cli.quantities import seconds, share
 from bench.cli.run_screen import begin, print_end, reported
 from bench.cli.settings import JOB, SEARCH, sets
 from bench.errors import InputError
+from bench.matrix import Matrix
+from bench.units import counted
 
 if TYPE_CHECKING:
-    from bench.matrix import Matrix
     from bench.records.outcome import Isolation, Result
     from bench.sweep.reuse import Rerun
     from bench.sweep.sweep import Sweep
@@ -203,7 +204,7 @@ def _auto(sweep: "Sweep", results: "list[Result]", more: More) -> "Target | None
     )
 
 
-def _goes_on_by_itself(matrix: "Matrix", target: "Target | None", more: More | None, jobs: int) -> bool:
+def _goes_on_by_itself(matrix: Matrix, target: "Target | None", more: More | None, jobs: int) -> bool:
     """Whether `measure.launches: auto` launches again what decides. By default, a search of batches (without ``more``)
     and several jobs do not."""
     asked = "launches" in matrix.measure.model_fields_set
@@ -271,7 +272,6 @@ def _measure(
         raise typer.Exit(code)
     if how.dry_run:
         from bench.cli import dry_run as preview
-        from bench.units import counted
 
         typer.echo("\n".join(preview.lines(matrix, plans, hardware, os.environ)))
         typer.echo(f"{counted(len(plans), 'cell')}; nothing was launched. Results would be in {folder}")
