@@ -201,9 +201,7 @@ def run(
         root,
         python=sys.executable,
         folder=Path.cwd(),
-        arguments=inner_arguments(
-            where.context, root, once=where.jobs > 1 and selected.matrix.measure.launches == "auto"
-        ),
+        arguments=inner_arguments(where.context, root, once=where.jobs > 1 and matrix.measure.launches == "auto"),
         began=datetime.now(UTC).isoformat(timespec="seconds") if again else None,
     )
     if dry_run:
