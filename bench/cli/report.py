@@ -129,7 +129,6 @@ def report(
 
 def _by_ending(output: Path | None) -> str | None:
     """The format's name. A file without an ending has none, and becomes markdown."""
-
     if output is None or not output.suffix:
         return None
     form = by_ending(output.suffix)

@@ -249,7 +249,7 @@ def _measure(
     from bench.sweep.until import AUTO, go_on
 
     select = partial(read, settings=settings, launcher=where.launcher)
-    selected = matrix, plans, hardware, every = select()
+    matrix, plans, hardware, every = select()
     auto, more = _goes_on_by_itself(matrix, target, more, where.jobs), more or More()
     if auto:
         where = replace(where, alone=AUTO)
@@ -260,7 +260,7 @@ def _measure(
         again, goes_on = bool(how.rerun or target or (more.best and more.budget_s)), auto and not _has_gone_on(folder)
         code = cluster.run(
             where,
-            selected,
+            matrix,
             select,
             folder,
             dry_run=how.dry_run,
