@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from statistics import median
 from typing import Annotated
 
 import typer
@@ -12,6 +13,8 @@ from bench.cli.environment import check_environment
 from bench.cli.printing import console
 from bench.errors import InputError
 from bench.matrix.matrix_file import DEFAULT_WORKLOAD
+from bench.records.machine import Machine
+from bench.units import counted, percent
 
 BACKENDS = "ddp,fsdp2"
 """Cells of the built-in matrix."""
@@ -65,7 +68,6 @@ def calibrate(
     from bench.report.summary import summarize
     from bench.store import calibrations
     from bench.sweep.session import opened
-    from bench.units import percent
 
     check_environment()
     matrix, changes = selection.file_and_overrides(matrix, overrides)
@@ -118,17 +120,13 @@ def calibrate(
 
 def _learn_from(runs: Sequence[Path]) -> None:
     """Fit the pace of each kind of work to the steps of runs, and store it."""
-    from statistics import median
-
     from bench.cli.forecasts import forecasts_of_run
     from bench.records.calibration import Paces
-    from bench.records.machine import Machine
     from bench.report.estimate import Step, left_out, paces
     from bench.report.plan import check, steps_of
     from bench.report.summary import summarize
     from bench.store import calibrations
     from bench.store.run_folder import Store
-    from bench.units import counted, percent
 
     steps, machines, why = list[Step](), list[Machine](), dict[str, str]()
     for folder in runs:

@@ -162,7 +162,7 @@ def inner_arguments(context: typer.Context, folder: Path, *, once: bool = False)
 
 def run(
     where: Place,
-    selected: "Selection",
+    matrix: "Matrix",
     select: "partial[Selection]",
     folder: Path,
     *,
@@ -175,8 +175,7 @@ def run(
     """Submit jobs and follow them until all is measured, or print their script. Returns the exit code.
 
     Args:
-        selected: on this machine.
-        select: the same for other hardware.
+        select: reads the matrix, and selects its cells, for other hardware.
         again: it measures again, or further, what is stored.
         goes_on: there may be something to launch again even if nothing is missing.
         best: it looks for the fastest setting, and ends before all is measured. Only a job can tell when.
@@ -186,7 +185,7 @@ def run(
     """
     from bench.launch.slurm.script import job_name, misreads, script
 
-    matrix, root = selected.matrix, folder.absolute()
+    root = folder.absolute()
     if misreads(root):
         raise InputError(
             f"{str(root)!r} has a %, a backslash or a line break, which Slurm reads as its own",
@@ -201,9 +200,7 @@ def run(
         root,
         python=sys.executable,
         folder=Path.cwd(),
-        arguments=inner_arguments(
-            where.context, root, once=where.jobs > 1 and selected.matrix.measure.launches == "auto"
-        ),
+        arguments=inner_arguments(where.context, root, once=where.jobs > 1 and matrix.measure.launches == "auto"),
         began=datetime.now(UTC).isoformat(timespec="seconds") if again else None,
     )
     if dry_run:

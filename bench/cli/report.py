@@ -6,21 +6,21 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
+from pydantic import JsonValue
 
 from bench.cli import report_files
 from bench.cli.app import REPORTS
 from bench.cli.printing import console, print_report, print_unreadable
 from bench.errors import InputError, near_miss
+from bench.records.outcome import Result
+from bench.report.controlled import RUN, controlled_of
+from bench.report.naming import setting
+from bench.report.render import markdown
 from bench.report.render.formats import FORMATS, FULL, by_ending
-
-if TYPE_CHECKING:
-    from pydantic import JsonValue
-
-    from bench.records.outcome import Result
-    from bench.report.tables.sections import Report
+from bench.report.tables.sections import Choices, Report
 
 STEP_SUMMARY_BYTES = 1024 * 1024
 """If a step's summary is larger, GitHub shows nothing of it."""
@@ -129,7 +129,6 @@ def report(
 
 def _by_ending(output: Path | None) -> str | None:
     """The format's name. A file without an ending has none, and becomes markdown."""
-
     if output is None or not output.suffix:
         return None
     form = by_ending(output.suffix)
@@ -150,7 +149,7 @@ def _collect(
     reference: str | None,
     allow_unlike: str | None,
     claims: Path | None,
-) -> "Report":
+) -> Report:
     """Everything that the report is made of, from the files of the runs and the options."""
     from bench.cli.collect import collect, stores_of
     from bench.matrix.claims_file import read
@@ -178,11 +177,9 @@ def _errors_name(output: Path | None) -> Iterator[None]:
 
 
 def _choices(
-    results: "Sequence[Result]", compare: str | None, reference: str | None, allow_unlike: str | None
-) -> "tuple[str, JsonValue, frozenset[str]]":
+    results: Sequence[Result], compare: str | None, reference: str | None, allow_unlike: str | None
+) -> tuple[str, JsonValue, frozenset[str]]:
     """The axis, its reference and the allowed fields: options, checked against the fields and values of the results."""
-    from bench.report.tables.sections import Choices
-
     axis, value = compare or Choices.axis, None
     if reference is not None:
         axis, value = _axis_and_value(reference)
@@ -199,7 +196,7 @@ def _choices(
     return axis, value, allowed
 
 
-def _axis_and_value(reference: str) -> "tuple[str, JsonValue]":
+def _axis_and_value(reference: str) -> tuple[str, JsonValue]:
     """The parts of ``learning_rate=1e-4``; the value is read like one in a matrix."""
     from bench.matrix.yaml_file import parse
 
@@ -213,10 +210,8 @@ def _axis_and_value(reference: str) -> "tuple[str, JsonValue]":
     return axis, value
 
 
-def _check(results: "Sequence[Result]", option: str, names: Sequence[str]) -> None:
+def _check(results: Sequence[Result], option: str, names: Sequence[str]) -> None:
     """Raises InputError unless each of ``names`` is a field of a comparison."""
-    from bench.report.controlled import controlled_of
-
     if all(name in controlled_of(results[0]) for name in names):
         return
     known = {name: None for result in results for name in controlled_of(result)}
@@ -230,11 +225,9 @@ def _check(results: "Sequence[Result]", option: str, names: Sequence[str]) -> No
             )
 
 
-def _known_value(results: "Sequence[Result]", name: str, value: "JsonValue") -> "JsonValue":
+def _known_value(results: Sequence[Result], name: str, value: JsonValue) -> JsonValue:
     """The value of the results that equals ``value``, in their own form: 1.0 for 1."""
     from bench.matrix.yaml_file import canonical
-    from bench.report.controlled import RUN, controlled_of
-    from bench.report.naming import setting
 
     values = [controlled[name] for result in results if name in (controlled := controlled_of(result))]
     # A run's name is its folder's, which may read as a number.
@@ -251,14 +244,12 @@ def _known_value(results: "Sequence[Result]", name: str, value: "JsonValue") -> 
     return found[0]
 
 
-def _append_to_step_summary(content: "Report", whole: list[Path]) -> None:
+def _append_to_step_summary(content: Report, whole: list[Path]) -> None:
     """In a GitHub Actions job, the report appears on the job's summary page.
 
     Args:
         whole: the files that hold the complete report, to name where the summary is cut.
     """
-    from bench.report.render import markdown
-
     if name := os.environ.get("GITHUB_STEP_SUMMARY"):
         note = f"The report is cut here: a step summary holds 1 MiB. All of it: {', '.join(map(str, whole))}"
         with open(name, "ab") as summary:

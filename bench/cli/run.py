@@ -1,6 +1,7 @@
 """`bench run` and `bench probe`: measure, or search the batch of, each selected cell."""
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -16,13 +17,26 @@ from bench.cli.quantities import seconds, share
 from bench.cli.run_screen import begin, print_end, reported
 from bench.cli.settings import JOB, SEARCH, sets
 from bench.errors import InputError
+from bench.matrix import Matrix
+from bench.units import counted
 
 if TYPE_CHECKING:
-    from bench.matrix import Matrix
     from bench.records.outcome import Isolation, Result
     from bench.sweep.reuse import Rerun
     from bench.sweep.sweep import Sweep
     from bench.sweep.until import Target
+
+
+@dataclass(frozen=True, kw_only=True)
+class How:
+    """The options of both commands that select nothing."""
+
+    out: Path | None
+    rerun: "Rerun | None"
+    isolation: "Isolation"
+    keep_stale: bool
+    force: bool
+    dry_run: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,28 +122,9 @@ def run(
     )
     alone = "--best" if best else "--until" if target else None
     where = cluster.Place(context=context, launcher=launcher, jobs=jobs, alone=alone)
-    read = partial(
-        selection.read,
-        matrix,
-        overrides or [],
-        axis=axis,
-        select=select,
-        exclude=exclude,
-        settings=settings,
-        launcher=launcher,
-    )
-    _measure(
-        read,
-        out,
-        rerun,
-        isolation,
-        where,
-        keep_stale=keep_stale,
-        force=force,
-        dry_run=dry_run,
-        target=target,
-        more=more,
-    )
+    how = How(out=out, rerun=rerun, isolation=isolation, keep_stale=keep_stale, force=force, dry_run=dry_run)
+    read = partial(selection.read, matrix, overrides or [], axis=axis, select=select, exclude=exclude)
+    _measure(read, settings, where, how, target, more)
 
 
 @sets(*SEARCH, *JOB)
@@ -163,19 +158,11 @@ def probe(
     if matrix is None and backend is None:
         raise InputError("nothing to probe", fix="name a matrix file, or --backend fsdp")
     where = cluster.Place(context=context, launcher=launcher, jobs=jobs)
+    how = How(out=out, rerun=rerun, isolation=isolation, keep_stale=keep_stale, force=force, dry_run=dry_run)
     read = partial(
-        selection.read,
-        matrix,
-        changes,
-        axis=axis,
-        backend=backend,
-        select=select,
-        exclude=exclude,
-        settings=settings,
-        probed=True,
-        launcher=launcher,
+        selection.read, matrix, changes, axis=axis, backend=backend, select=select, exclude=exclude, probed=True
     )
-    _measure(read, out, rerun, isolation, where, keep_stale=keep_stale, force=force, dry_run=dry_run)
+    _measure(read, settings, where, how)
 
 
 def _target(until: str | None) -> "Target | None":
@@ -217,7 +204,7 @@ def _auto(sweep: "Sweep", results: "list[Result]", more: More) -> "Target | None
     )
 
 
-def _goes_on_by_itself(matrix: "Matrix", target: "Target | None", more: More | None, jobs: int) -> bool:
+def _goes_on_by_itself(matrix: Matrix, target: "Target | None", more: More | None, jobs: int) -> bool:
     """Whether `measure.launches: auto` launches again what decides. By default, a search of batches (without ``more``)
     and several jobs do not."""
     asked = "launches" in matrix.measure.model_fields_set
@@ -247,15 +234,10 @@ def _has_gone_on(folder: Path) -> bool:
 
 
 def _measure(
-    select: "partial[selection.Selection]",
-    out: Path | None,
-    rerun: "Rerun | None",
-    isolation: "Isolation",
+    read: "partial[selection.Selection]",
+    settings: Mapping[str, object],
     where: cluster.Place,
-    *,
-    keep_stale: bool,
-    force: bool,
-    dry_run: bool,
+    how: How,
     target: "Target | None" = None,
     more: More | None = None,
 ) -> None:
@@ -266,35 +248,35 @@ def _measure(
     from bench.sweep.session import opened
     from bench.sweep.until import AUTO, go_on
 
-    selected = matrix, plans, hardware, every = select()
+    select = partial(read, settings=settings, launcher=where.launcher)
+    matrix, plans, hardware, every = select()
     auto, more = _goes_on_by_itself(matrix, target, more, where.jobs), more or More()
     if auto:
         where = replace(where, alone=AUTO)
     check_environment()
-    where.check(plans, isolation)
-    folder = out or REPORTS / matrix.name
+    where.check(plans, how.isolation)
+    folder = how.out or REPORTS / matrix.name
     if where.launcher == "slurm":
-        again, goes_on = bool(rerun or target or (more.best and more.budget_s)), auto and not _has_gone_on(folder)
+        again, goes_on = bool(how.rerun or target or (more.best and more.budget_s)), auto and not _has_gone_on(folder)
         code = cluster.run(
             where,
-            selected,
+            matrix,
             select,
             folder,
-            dry_run=dry_run,
+            dry_run=how.dry_run,
             again=again,
             goes_on=goes_on,
             best=more.best,
-            keep_stale=keep_stale,
+            keep_stale=how.keep_stale,
         )
         raise typer.Exit(code)
-    if dry_run:
+    if how.dry_run:
         from bench.cli import dry_run as preview
-        from bench.units import counted
 
         typer.echo("\n".join(preview.lines(matrix, plans, hardware, os.environ)))
         typer.echo(f"{counted(len(plans), 'cell')}; nothing was launched. Results would be in {folder}")
         return
-    if not force:
+    if not how.force:
         refuse_what_cannot_fit(plans, hardware.device, machine.host_bytes())
     with (
         where.share(matrix, hardware, folder) as share,
@@ -305,9 +287,9 @@ def _measure(
             hardware,
             folder,
             progress,
-            rerun=rerun,
-            keep_stale=keep_stale,
-            isolation=isolation,
+            rerun=how.rerun,
+            keep_stale=how.keep_stale,
+            isolation=how.isolation,
             share=share,
             every=every,
         ) as sweep,

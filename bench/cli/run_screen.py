@@ -11,7 +11,7 @@ import typer
 from bench.cli.printing import console, forget_stdout, print_report, print_unreadable
 from bench.cli.report_files import write_reports
 from bench.errors import InputError
-from bench.units import GIB
+from bench.units import GIB, counted, size
 
 if TYPE_CHECKING:
     from bench.cli.progress import Progress
@@ -73,7 +73,6 @@ def reported(progress: "Progress", sweep: "Sweep") -> Iterator[None]:
 def print_end(sweep: "Sweep", results: "list[Result]") -> None:
     from bench.cli.collect import collect
     from bench.records.outcome import KINDS
-    from bench.units import counted
 
     store = sweep.store
     # Of a cell that this command did not search, maybe only some results are shown: its verdict is left out.
@@ -99,8 +98,6 @@ def print_end(sweep: "Sweep", results: "list[Result]") -> None:
 
 def _limits(plans: "Sequence[CellPlan]", device: "Device") -> list[str]:
     """The memory limits that are enforced, or up to where a search goes."""
-    from bench.units import size
-
     each = "rank" if all(plan.cell.script is None for plan in plans) else "process of the script"
     doing = "probing" if any(plan.search for plan in plans) else "measuring"
     shorten = doing == "probing" and device == "cpu"

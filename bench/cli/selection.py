@@ -146,7 +146,7 @@ def read(
     from bench.matrix import expand, left_out, load
     from bench.matrix.bundled import named
     from bench.matrix.select import narrow
-    from bench.matrix.yaml_file import place_of
+    from bench.matrix.yaml_file import refusal
 
     set_by = settings_.overrides(settings or {})
     overrides = [*set_by, *overrides]
@@ -159,10 +159,10 @@ def read(
             hardware = hardware.model_copy(update={"device": "cuda", "devices": gpus})
             loaded = load(file, overrides=overrides, axes=[*(axis or []), *backends], probed=probed, hardware=hardware)
         if launcher == "local" and loaded.launch.nodes > 1:
-            raise InputError(
+            raise refusal(
                 f"{loaded.launch.nodes} nodes are asked for, and this command runs on one machine",
-                where=place_of(loaded.places, ("launch", "nodes")),
-                field="launch.nodes",
+                loaded.places,
+                ("launch", "nodes"),
                 fix="use `bench run` or `bench probe` with --launcher slurm, or set launch.nodes=1",
             )
         if batch is not None:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -315,9 +315,8 @@ def _row(
         notes |= {name: value for name, value in entry.items() if names.get(name) in _MEASURED and not _ended(value)}
     if own and "source" not in {**common.values, **values}:
         values["source"] = "bench report"
-    return Given(
-        values={**values, **{name: value for name, value in common.values.items() if name not in values}},
-        places={**common.places, **dict.fromkeys(values, where)},
+    return replace(
+        _with(common, values, dict.fromkeys(values, where)),
         where=where,
         own=own,
         unknown=unknown,

@@ -138,7 +138,7 @@ def _missing(row: Given, name: str) -> InputError | None:
         fix += "; global_batch does as well"
     if close := get_close_matches(name, row.notes, n=1):
         fix = f"if {close[0]!r} is this column, add --map {name}={close[0]}"
-    return InputError("is required", where=row.where, field=name, fix=fix)
+    return row.wrong(name, "is required", fix=fix)
 
 
 def _backend(value: JsonValue) -> str:
@@ -189,7 +189,7 @@ def _outcome(row: Given, attempt: Attempt) -> Outcome:
     if kind not in ("ok", "reported", "scripted") and (
         wrong := [name for name in figures if row.place(name) == row.where]
     ):
-        raise InputError(f"{kind!r} cannot have figures", where=row.where, field=wrong[0], fix="leave it empty")
+        raise row.wrong(wrong[0], f"{kind!r} cannot have figures", fix="leave it empty")
     reason = _read(row, "reason", fields.text) or f"from elsewhere: {source}"
     match kind:
         case "oom":
@@ -300,9 +300,7 @@ def _read(row: Given, name: str, read: Callable[[JsonValue], Value]) -> Value | 
     try:
         return read(row.values[name])
     except fields.Expected as error:
-        raise InputError(
-            f"{show(row.values[name])} cannot be used", where=row.place(name), field=name, allowed=str(error)
-        ) from error
+        raise row.wrong(name, f"{show(row.values[name])} cannot be used", allowed=str(error)) from error
 
 
 def _required(row: Given, name: str, read: Callable[[JsonValue], Value]) -> Value:

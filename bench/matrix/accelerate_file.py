@@ -17,7 +17,7 @@ from bench.backends import (
 from bench.backends.registry import section
 from bench.errors import InputError, near_miss
 from bench.matrix import accelerate_keys as keys
-from bench.matrix.yaml_file import Document, Key, dotted, parse, parse_json, place_of, read_text, show
+from bench.matrix.yaml_file import Document, Key, dotted, parse, parse_json, place_of, read_text, refusal, show
 
 DISTRIBUTED_TYPES = tuple(dict.fromkeys(family.distributed_type for family in FAMILIES.values()))
 ACCUMULATION = "gradient_accumulation_steps"
@@ -67,10 +67,10 @@ def read(path: Path, where: str | None, *, of_script: bool = False) -> UserConfi
             where, allowed = str(path), list(DISTRIBUTED_TYPES)
             raise InputError("is required by accelerate", where=where, field="distributed_type", allowed=allowed)
     if content.get("distributed_type") == "MULTI_CPU":
-        raise _wrong(
-            document,
-            ("distributed_type",),
+        raise refusal(
             "'MULTI_CPU' silently starts only one process on a single machine",
+            document.places,
+            ("distributed_type",),
             fix="use MULTI_GPU: bench runs it on the CPU when there is no GPU",
         )
     _mapping_if_any(document, ("fsdp_config",))
@@ -115,11 +115,11 @@ def _check_parallelism(document: Document) -> None:
     for dimension, what in (("tp", "tensor"), ("cp", "context"), ("sp", "sequence")):
         key = (*section, f"parallelism_config_{dimension}_size")
         if (size := _at(document, key, 1)) != 1:
-            raise _wrong(
-                document,
-                key,
+            raise refusal(
                 f"{show(size)}: bench does not measure {what} parallelism: ranks would share samples, and throughput"
                 " would count those samples twice",
+                document.places,
+                key,
                 allowed="1",
                 fix="leave it out; the sizes dp_replicate and dp_shard are measured",
             )
@@ -127,7 +127,7 @@ def _check_parallelism(document: Document) -> None:
         key = (*section, f"parallelism_config_{dimension}_size")
         size = _at(document, key, 1)
         if type(size) is not int or size < 1:
-            raise _wrong(document, key, f"{show(size)} is not supported", allowed="a whole number, at least 1")
+            raise refusal(f"{show(size)} is not supported", document.places, key, allowed="a whole number, at least 1")
 
 
 def _as_written(content: Content, folder: Path, where: str | None) -> Content:
@@ -161,16 +161,16 @@ def _check_fsdp(document: Document) -> None:
             _one_of(document, (*section, name), values, None)
     for name in keys.FSDP_SWITCHES:
         if str(value := _at(document, (*section, name), False)).lower() not in keys.TRUTHS:
-            raise _wrong(
-                document,
-                (*section, name),
+            raise refusal(
                 f"{show(value)} is neither true nor false: ranks fail once they have started",
+                document.places,
+                (*section, name),
                 allowed="true or false",
             )
     if float(str(_at(document, (*section, "fsdp_version"), 1))) == 2:
         key = (*section, "fsdp_reshard_after_forward")
         if str(value := _at(document, key, True)).lower() not in ("true", "false"):
-            raise _wrong(document, key, f"{show(value)} fails with fsdp_version 2", allowed="true or false")
+            raise refusal(f"{show(value)} fails with fsdp_version 2", document.places, key, allowed="true or false")
 
 
 def _check_deepspeed(document: Document, path: Path) -> None:
@@ -179,10 +179,10 @@ def _check_deepspeed(document: Document, path: Path) -> None:
     if "deepspeed_config_file" in given:
         for key in (*((*section, name) for name in keys.BESIDE_NO_FILE), ("mixed_precision",)):
             if _at(document, key) is not None:
-                raise _wrong(
-                    document,
-                    key,
+                raise refusal(
                     "accelerate rejects this field beside deepspeed_config_file",
+                    document.places,
+                    key,
                     fix="leave it out, and set launch.mixed_precision in the matrix or bf16.enabled in the JSON file"
                     if key == ("mixed_precision",)
                     else "leave it out, and set it in the JSON file",
@@ -250,7 +250,7 @@ def _read_deepspeed(file: JsonValue, folder: Path, place: str | None) -> Content
     _one_of(document, ("bf16", "enabled"), ("auto", True, False), False)
     if _at(document, ("fp16", "enabled"), False) not in (False, "auto"):
         what = "fp16 is not supported in a DeepSpeed file"
-        raise _wrong(document, ("fp16", "enabled"), what, allowed="bf16, or neither of the two")
+        raise refusal(what, document.places, ("fp16", "enabled"), allowed="bf16, or neither of the two")
     for name in ("optimizer", "scheduler"):
         if name in content and not isinstance(_mapping(document, (name,)).get("type"), str):
             raise InputError(
@@ -264,10 +264,10 @@ def _read_deepspeed(file: JsonValue, folder: Path, place: str | None) -> Content
     kind = _at(document, ("optimizer", "type"), "AdamW")
     if str(kind).lower() not in keys.ENGINE_OPTIMIZERS and kind not in keys.TORCH_OPTIMIZERS:
         known = ["Adam", "AdamW", "Lion", "Lamb", "Muon", *sorted(keys.TORCH_OPTIMIZERS)]
-        raise _wrong(
-            document,
-            ("optimizer", "type"),
+        raise refusal(
             f"{show(kind)} is no optimizer of DeepSpeed or torch: ranks fail once they have started",
+            document.places,
+            ("optimizer", "type"),
             allowed="one of DeepSpeed's, such as AdamW, or the name of a class of torch.optim",
             fix=near_miss(kind, known),
         )
@@ -292,10 +292,10 @@ def _read_deepspeed(file: JsonValue, folder: Path, place: str | None) -> Content
         _refuse(document, key, what, ("0", "1"), "leave it out")
     for key in _autos(content, ()):
         if dotted(key) not in keys.AUTO:
-            raise _wrong(
-                document,
-                key,
+            raise refusal(
                 "'auto' is not resolved by accelerate, only by the Trainer of transformers",
+                document.places,
+                key,
                 fix="write the value, or leave it out",
             )
     return content
@@ -331,14 +331,6 @@ def _read_document(path: Path) -> Document:
         return Document(data, {(): str(path)})
 
 
-def _wrong(
-    document: Document, key: Key, problem: str, *, allowed: Collection[str] | str | None = None, fix: str | None = None
-) -> InputError:
-    return InputError(
-        problem, where=place_of(document.places, key), field=dotted(key) or None, allowed=allowed, fix=fix
-    )
-
-
 def _at(document: Document, key: Key, default: JsonValue = None) -> JsonValue:
     value: Any = document.data
     for part in key:
@@ -351,7 +343,7 @@ def _at(document: Document, key: Key, default: JsonValue = None) -> JsonValue:
 def _mapping(document: Document, key: Key) -> Content:
     value = _at(document, key)
     if not isinstance(value, dict):
-        raise _wrong(document, key, f"{show(value)} cannot be used", allowed="a mapping of fields to values")
+        raise refusal(f"{show(value)} cannot be used", document.places, key, allowed="a mapping of fields to values")
     return value
 
 
@@ -363,10 +355,10 @@ def _known(document: Document, key: Key, known: Collection[str], otherwise: str)
     """Raises InputError for the first field that is not known. A comment may begin with an underscore."""
     for name in _mapping_if_any(document, key):
         if name not in known and not name.startswith("_"):
-            raise _wrong(
-                document,
-                (*key, name),
+            raise refusal(
                 f"unknown field {name!r}: {otherwise}",
+                document.places,
+                (*key, name),
                 fix=near_miss(name, known) or near_miss(*_ending_in(name, known)) or _fix(name),
             )
 
@@ -390,7 +382,7 @@ def _number_or_auto(document: Document, key: Key) -> None:
             return
     except ValueError:
         pass
-    raise _wrong(document, key, f"{show(value)} is not supported", allowed="a number, at least 0, or auto")
+    raise refusal(f"{show(value)} is not supported", document.places, key, allowed="a number, at least 0, or auto")
 
 
 def _one_of(
@@ -399,8 +391,8 @@ def _one_of(
     value = _at(document, key, default)
     if value not in allowed or (type(value) is float) or (type(value) is bool and bool not in map(type, allowed)):
         words = list(dict.fromkeys(str(word) for word in allowed if word is not None))
-        raise _wrong(
-            document, key, f"{show(value)} is not supported", allowed=words, fix=fix or near_miss(value, words)
+        raise refusal(
+            f"{show(value)} is not supported", document.places, key, allowed=words, fix=fix or near_miss(value, words)
         )
 
 
@@ -408,7 +400,7 @@ def _refuse(document: Document, key: Key, what: str, off: tuple[str, ...], fix: 
     """Raises InputError unless the setting is absent or has one of the values ``off``."""
     value = _at(document, key, off[0])
     if str(value).lower() not in off:
-        raise _wrong(document, key, f"{show(value)}: {what}", allowed=off[0], fix=fix)
+        raise refusal(f"{show(value)}: {what}", document.places, key, allowed=off[0], fix=fix)
 
 
 def _refuse_compilation(document: Document) -> None:
@@ -423,4 +415,4 @@ def _check_accumulation(document: Document, key: Key, *others: str) -> None:
     value = _at(document, key, 1)
     if value not in others and (type(value) is not int or value < 1):
         allowed = " or ".join(["a whole number, at least 1", *others])
-        raise _wrong(document, key, f"{show(value)} fails in accelerate or DeepSpeed", allowed=allowed)
+        raise refusal(f"{show(value)} fails in accelerate or DeepSpeed", document.places, key, allowed=allowed)

@@ -3,10 +3,10 @@
 from pydantic import JsonValue
 
 from bench.backends import BACKENDS, UNSHARDED_BYTES, bytes_per_parameter, from_accelerate_config
-from bench.errors import InputError, near_miss
+from bench.errors import near_miss
 from bench.matrix.combinations import Value
 from bench.matrix.matrix_file import Launch, Matrix, Values
-from bench.matrix.yaml_file import dotted, place_of, show
+from bench.matrix.yaml_file import refusal, show
 from bench.records.base import Device
 from bench.records.cell import MixedPrecision
 from bench.records.machine import Hardware
@@ -47,10 +47,10 @@ def resolve_preset(
             return preset, {}
         preset = workload.auto_preset(hardware.device, _memory_if_unsharded(matrix, hardware))
     if not isinstance(preset, str) or preset not in workload.presets:
-        raise InputError(
+        raise refusal(
             f"{show(preset)} is not a preset of {matrix.workload.name}",
-            where=place_of(matrix.places, requested.key),
-            field=dotted(requested.key),
+            matrix.places,
+            requested.key,
             allowed=["auto", *workload.presets],
             fix=near_miss(preset, ["auto", *workload.presets]),
         )

@@ -12,7 +12,7 @@ from bench.backends import BACKENDS
 from bench.errors import InputError, near_miss
 from bench.matrix.matrix_file import Matrix, as_list
 from bench.matrix.validation import check_names
-from bench.matrix.yaml_file import Key, canonical, dotted, place_of, show
+from bench.matrix.yaml_file import Key, canonical, dotted, place_of, refusal, show
 from bench.records.script import NO_BACKEND, Script
 
 MAX_COMBINATIONS, MAX_ENTRIES = 10_000, 1_000
@@ -63,8 +63,7 @@ def combinations(matrix: Matrix) -> list[Combination]:
     if not extended and not added:
         problem = "every combination is excluded" if originals else "there is nothing to measure"
         fix = None if originals else "list at least one backend: backend: [ddp]"
-        where = place_of(matrix.places, ("exclude" if originals else "matrix",))
-        raise InputError(problem, where=where, field="exclude" if originals else "matrix", fix=fix)
+        raise refusal(problem, matrix.places, ("exclude" if originals else "matrix",), fix=fix)
     defaults = {name: Value(value, ("defaults", name)) for name, value in matrix.defaults.items()}
     return [{**defaults, **combination} for combination in [*extended, *added]]
 
@@ -72,19 +71,16 @@ def combinations(matrix: Matrix) -> list[Combination]:
 def _without_excluded(matrix: Matrix, originals: list[Combination]) -> list[Combination]:
     kept = originals
     for index, entry in enumerate(matrix.exclude):
-        where, field = place_of(matrix.places, ("exclude", index)), f"exclude[{index}]"
+        key: Key = ("exclude", index)
         if not entry:
-            raise InputError("an empty entry would exclude everything", where=where, field=field)
-        check_names(entry, ("exclude", index), list(matrix.matrix), matrix.places)
+            raise refusal("an empty entry would exclude everything", matrix.places, key)
+        check_names(entry, key, list(matrix.matrix), matrix.places)
         values = {name: canonical(value) for name, value in entry.items()}
         absent = matrix.absent(entry)
         if absent and not matrix.changed.intersection(absent):
-            raise InputError(
-                f"{show(entry)} matches nothing: {absent[0]} is never {show(entry[absent[0]])}",
-                where=where,
-                field=field,
-                allowed=[show(value) for value in matrix.matrix[absent[0]]],
-            )
+            problem = f"{show(entry)} matches nothing: {absent[0]} is never {show(entry[absent[0]])}"
+            allowed = [show(value) for value in matrix.matrix[absent[0]]]
+            raise refusal(problem, matrix.places, key, allowed=allowed)
         kept = [c for c in kept if any(c[name].text != value for name, value in values.items())]
     return kept
 
@@ -93,12 +89,7 @@ def check_count(
     matrix: Matrix, size: int, what: str = "combinations", most: int = MAX_COMBINATIONS, section: str = "matrix"
 ) -> None:
     if size > most:
-        raise InputError(
-            f"{size:,} {what} are too many",
-            where=place_of(matrix.places, (section,)),
-            field=section,
-            allowed=f"up to {most:,}",
-        )
+        raise refusal(f"{size:,} {what} are too many", matrix.places, (section,), allowed=f"up to {most:,}")
 
 
 def batch_of(matrix: Matrix, combination: Combination) -> Value:
@@ -118,10 +109,10 @@ def batches_of(matrix: Matrix, combination: Combination) -> tuple[int | str, ...
     values = as_list(given.value)
     for value in values:
         if value != "probe" and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-            raise InputError(
+            raise refusal(
                 f"{show(value)} cannot be used",
-                where=place_of(matrix.places, given.key),
-                field=dotted(given.key),
+                matrix.places,
+                given.key,
                 allowed="batches per rank, such as [1, 2, 4], or probe",
                 fix=f"remove the quotes: {value}" if isinstance(value, str) and value.isdecimal() else None,
             )
@@ -148,10 +139,10 @@ def backend_of(matrix: Matrix, combination: Combination) -> str:
     if given is None:
         raise _no_backend(matrix, combination, allowed)
     if given.value not in allowed:
-        raise InputError(
+        raise refusal(
             f"{show(given.value)} is not a backend",
-            where=place_of(matrix.places, given.key),
-            field=dotted(given.key),
+            matrix.places,
+            given.key,
             allowed=allowed,
             fix=near_miss(given.value, allowed),
         )

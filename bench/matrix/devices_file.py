@@ -7,7 +7,7 @@ from pydantic import Field
 from bench.errors import InputError
 from bench.matrix import yaml_file
 from bench.matrix.validation import validate
-from bench.matrix.yaml_file import place_of
+from bench.matrix.yaml_file import place_of, refusal
 from bench.records.base import Frozen, Positive
 from bench.records.devices import DeviceSpec
 from bench.units import quantity
@@ -59,10 +59,7 @@ def read(path: Path) -> dict[str, DeviceSpec]:
         try:
             memory = memory_bytes(entry.memory)
         except ValueError as error:
-            key = ("devices", name, "memory")
-            raise InputError(
-                str(error), where=place_of(document.places, key), field=f"devices.{name}.memory"
-            ) from error
+            raise refusal(str(error), document.places, ("devices", name, "memory")) from error
         rates = entry.model_dump(exclude={"memory"})
         found[name] = DeviceSpec(name=name, memory_bytes=memory, **rates)
     return found

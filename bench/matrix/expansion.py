@@ -22,7 +22,7 @@ from bench.matrix.combinations import (
 )
 from bench.matrix.matrix_file import Launch, Matrix, Training, Values, as_list
 from bench.matrix.validation import validate
-from bench.matrix.yaml_file import Key, canonical, dotted, place_of, show
+from bench.matrix.yaml_file import Key, canonical, dotted, place_of, refusal, show
 from bench.records.base import not_finite
 from bench.records.cell import Cell, Measure, MixedPrecision, Train
 from bench.records.machine import Hardware
@@ -84,8 +84,8 @@ def expand(matrix: Matrix, hardware: Hardware) -> list[CellPlan]:
         for cell, axes, chosen in plans.values()
     ]
     if not result:
-        where = place_of(matrix.places, ("matrix", "batch"))
-        raise InputError(f"{'; '.join(left_out(matrix, hardware))}: nothing is left", where=where, field="matrix.batch")
+        problem = f"{'; '.join(left_out(matrix, hardware))}: nothing is left"
+        raise refusal(problem, matrix.places, ("matrix", "batch"))
     if len({plan.cell.id for plan in result}) < len(result):
         raise InputError("two different cells have the same id", fix="change measure.seed or split the matrix")
     return result
@@ -144,10 +144,10 @@ def _cell(
         train |= _own_accumulation(matrix, backend, accelerate, combination) if matrix.command is None else {}
     train |= {name: value for name, value in combination.items() if name in train and name not in options}
     if measure.count_tensors and measure.warmup_steps < 2:
-        raise InputError(
+        raise refusal(
             f"{measure.warmup_steps} cannot be used with measure.count_tensors: DDP makes its buckets anew in step 2",
-            where=place_of(matrix.places, ("measure", "warmup_steps")),
-            field="measure.warmup_steps",
+            matrix.places,
+            ("measure", "warmup_steps"),
             allowed="2 or more",
         )
     trained = _validate(matrix, Training, train, "train")
@@ -212,7 +212,7 @@ def _check_global_batch(matrix: Matrix, train: Combination, share: int | None, *
         )
     else:
         return
-    raise InputError(f"{show(value)} {problem}", where=place_of(matrix.places, given), field=dotted(given), **more)
+    raise refusal(f"{show(value)} {problem}", matrix.places, given, **more)
 
 
 def _json(matrix: Matrix, config: BaseModel, given: Combination) -> Values:
@@ -243,10 +243,10 @@ def _config_precision(matrix: Matrix, backend: str, config: Values, combination:
     requested = combination.get("mixed_precision")
     precision = backends.own_precision(config, explicit if requested is None else requested.value)  # type: ignore[arg-type]
     if requested is not None and requested.value != precision:
-        raise InputError(
+        raise refusal(
             f"{show(requested.value)} cannot be used with {backend}: its own config says {precision}",
-            where=place_of(matrix.places, requested.key),
-            field=dotted(requested.key),
+            matrix.places,
+            requested.key,
             fix=f"exclude it for {backend}, or change its config",
         )
     return precision
@@ -264,10 +264,10 @@ def _own_accumulation(matrix: Matrix, backend: str, config: Values, combination:
     whole = Value(matrix.train.global_batch, ("train", "global_batch"))
     for asked in (combination.get("accumulate"), combination.get("global_batch", whole)):
         if asked is not None and asked.value not in (None, own):
-            raise InputError(
+            raise refusal(
                 f"{show(asked.value)} cannot be used with {backend}: its own config accumulates {own} micro-batches",
-                where=place_of(matrix.places, asked.key),
-                field=dotted(asked.key),
+                matrix.places,
+                asked.key,
                 fix=f"exclude it for {backend}, or set its gradient_accumulation_steps to 1",
             )
     return {"accumulate": Value(own, ("train", "accumulate"))}
@@ -291,31 +291,24 @@ def _check_ranks(matrix: Matrix, hardware: Hardware) -> None:
     """Raises InputError for more ranks than GPUs, and for ranks that the nodes cannot share evenly."""
     nodes = matrix.launch.nodes
     ranks, gpus = num_processes(matrix.launch, hardware), hardware.devices * nodes
-    place = place_of(matrix.places, ("launch", "num_processes"))
+    key = ("launch", "num_processes")
     if ranks > gpus > 0:
-        raise InputError(
-            f"{ranks} processes are more than the GPUs of {'this machine' if nodes == 1 else f'{nodes} such nodes'}",
-            where=place,
-            field="launch.num_processes",
-            allowed=f"auto, or 1 to {gpus}",
-        )
+        machines = "this machine" if nodes == 1 else f"{nodes} such nodes"
+        problem = f"{ranks} processes are more than the GPUs of {machines}"
+        raise refusal(problem, matrix.places, key, allowed=f"auto, or 1 to {gpus}")
     if nodes == 1:
         return
     if matrix.command is not None and not script.spreads(matrix):
-        raise InputError(
+        raise refusal(
             "the command does not say how to start the ranks of one of several nodes",
-            where=place_of(matrix.places, ("launch", "nodes")),
-            field="launch.nodes",
+            matrix.places,
+            ("launch", "nodes"),
             allowed=f"1; or more for an observed script with {', '.join(f'{{{name}}}' for name in script.ON_NODES)}",
             fix="see the recipe for several nodes in `bench guide scripts`",
         )
     if ranks % nodes:
-        raise InputError(
-            f"{ranks} processes cannot be spread evenly over {nodes} nodes",
-            where=place,
-            field="launch.num_processes",
-            allowed=f"auto, or a multiple of {nodes}",
-        )
+        problem = f"{ranks} processes cannot be spread evenly over {nodes} nodes"
+        raise refusal(problem, matrix.places, key, allowed=f"auto, or a multiple of {nodes}")
 
 
 def _validate(matrix: Matrix, model: type[Model], values: Combination, section: str) -> Model:

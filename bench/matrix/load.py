@@ -39,7 +39,7 @@ from bench.matrix.matrix_file import (
     WorkloadChoice,
 )
 from bench.matrix.validation import check_names, validate
-from bench.matrix.yaml_file import Key, Places, canonical, dotted, place_of, show
+from bench.matrix.yaml_file import Key, Places, canonical, dotted, place_of, refusal, show
 from bench.records.base import Device
 from bench.records.cell import Measure
 from bench.records.machine import Hardware
@@ -250,11 +250,10 @@ def _check_choices(file: MatrixFile, places: Places) -> None:
     axes = list(dict.fromkeys([*file.matrix, *(name for entry in file.include for name in entry)]))
     for index, name in enumerate(file.choices):
         if name not in axes:
-            key: Key = ("choices", index)
-            raise InputError(
+            raise refusal(
                 f"{name!r} is not an axis of this matrix",
-                where=place_of(places, key),
-                field=dotted(key),
+                places,
+                ("choices", index),
                 allowed=axes,
                 fix=near_miss(name, axes),
             )
@@ -265,8 +264,7 @@ def _unique(values: Sequence[JsonValue], key: Key, places: Places) -> None:
     seen: set[str] = set()
     for index, value in enumerate(values):
         if canonical(value) in seen:
-            where = place_of(places, (*key, index))
-            raise InputError(f"{show(value)} is listed twice", where=where, field=dotted((*key, index)))
+            raise refusal(f"{show(value)} is listed twice", places, (*key, index))
         seen.add(canonical(value))
 
 
@@ -283,13 +281,9 @@ def _backend(
     if isinstance(value, str) and (value in BACKENDS or value in configs):
         return value
     if not isinstance(value, dict) or not all(isinstance(value.get(part), str) for part in ("name", "config_file")):
-        raise InputError(
-            f"{show(value)} is not a backend",
-            where=where,
-            field=dotted(key),
-            allowed=[*BACKENDS, *configs, "or {name: my_own, config_file: accelerate.yaml}"],
-            fix=_as_list(value) or near_miss(value, [*BACKENDS, *configs]),
-        )
+        allowed = [*BACKENDS, *configs, "or {name: my_own, config_file: accelerate.yaml}"]
+        fix = _as_list(value) or near_miss(value, [*BACKENDS, *configs])
+        raise refusal(f"{show(value)} is not a backend", places, key, allowed=allowed, fix=fix)
     check_names(value, key, ("name", "config_file"), places)
     name, config_file = str(value["name"]), str(value["config_file"])
     if name in BACKENDS or not re.fullmatch(NAME, name) or len(name) > 100:

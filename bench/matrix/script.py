@@ -12,10 +12,10 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, JsonValue, create_model
 
 from bench import workloads
-from bench.errors import InputError, near_miss
+from bench.errors import near_miss
 from bench.matrix.combinations import Combination
 from bench.matrix.matrix_file import Matrix, MatrixFile
-from bench.matrix.yaml_file import Key, Places, dotted, place_of, show
+from bench.matrix.yaml_file import Key, Places, refusal, show
 from bench.records.base import Device
 from bench.records.cell import Measure
 from bench.records.script import ACCUMULATIONS, IN_LOG, Script, placeholders
@@ -117,15 +117,15 @@ def check(file: MatrixFile, places: Places, device: Device) -> None:
     if script is None:
         for name in ("result", "units", "folder"):
             if name in file.model_fields_set:
-                raise _error(f"{name} belongs to a script, and there is no command", places, (name,))
+                raise refusal(f"{name} belongs to a script, and there is no command", places, (name,))
         return
     if key := _first(places, "workload"):
-        raise _error("a matrix has a workload or a command, not both", places, key, fix="leave one out")
+        raise refusal("a matrix has a workload or a command, not both", places, key, fix="leave one out")
     _check_words(script, places)
     _check_result(script, places)
     _check_settings(script, places)
     if device == "cuda" and file.launch.memory_limit != "auto":
-        raise _error(
+        raise refusal(
             "bench cannot limit the GPU memory of a script", places, ("launch", "memory_limit"), fix="leave it out"
         )
 
@@ -149,7 +149,7 @@ def check_axes(file: MatrixFile, places: Places) -> None:
         if wrong := next((name for name in entry if name not in allowed), None):
             use = " or ".join(f"{{{name}}}" for name in OF_BENCH.get(wrong, (wrong,)))
             use = "{accumulate}" if wrong == GLOBAL else use
-            raise _error(
+            raise refusal(
                 f"no placeholder of the command uses {wrong!r}",
                 places,
                 (*key, wrong),
@@ -166,10 +166,10 @@ def check_values(matrix: Matrix, given: Combination) -> None:
     provided = _provided(matrix, script)
     if twice := [name for name in script.accumulating if name in provided and name in given]:
         problem = f"{twice[0]} follows from global_batch and the batch"
-        raise _error(problem, matrix.places, given[twice[0]].key, fix="leave one of the two out")
+        raise refusal(problem, matrix.places, given[twice[0]].key, fix="leave one of the two out")
     if missing := sorted(script.placeholders.difference(provided, given)):
         index = next(i for i, word in enumerate(script.command) if missing[0] in placeholders(word))
-        raise _error(
+        raise refusal(
             f"the placeholder {{{missing[0]}}} has no value",
             matrix.places,
             ("command", index),
@@ -196,7 +196,7 @@ def accumulation_of(matrix: Matrix, options: Mapping[str, JsonValue], given: Com
         return 1
     name, steps = said
     if others := [other for other in options if other.lower() in ACCUMULATIONS and options[other] != steps]:
-        raise _error(
+        raise refusal(
             f"{name} {show(steps)} and {others[0]} {show(options[others[0]])} both say how many batches make one step",
             matrix.places,
             given[name].key if name in given else ("command",),
@@ -204,7 +204,7 @@ def accumulation_of(matrix: Matrix, options: Mapping[str, JsonValue], given: Com
         )
     if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
         key = given[name].key if name in given else ("command",)
-        raise _error(
+        raise refusal(
             f"{show(steps)} cannot be used: a command's {name} is how many batches make one optimizer step",
             matrix.places,
             key,
@@ -223,10 +223,10 @@ def check_program(matrix: Matrix, path: str) -> None:
     assert matrix.command is not None
     folder, program = Path(matrix.folder), matrix.command[0]
     if not folder.is_dir():
-        raise _error(f"there is no folder {matrix.folder!r}", matrix.places, ("folder",))
+        raise refusal(f"there is no folder {matrix.folder!r}", matrix.places, ("folder",))
     found = str(folder / program) if "/" in program else program
     if shutil.which(found, path=f"{Path(sys.executable).parent}:{path}") is None:
-        raise _error(
+        raise refusal(
             f"there is no program {program!r}",
             matrix.places,
             ("command", 0),
@@ -239,18 +239,18 @@ def _check_words(script: Script, places: Places) -> None:
         try:
             placeholders(word)
         except ValueError as error:
-            raise _error(
+            raise refusal(
                 f"{show(word)}: {error}",
                 places,
                 ("command", index),
                 allowed="{name} for a placeholder, {{ and }} for braces themselves",
             ) from error
     if "preset" in script.placeholders:
-        raise _error("{preset} cannot be a placeholder: a script has no presets", places, ("command",))
+        raise refusal("{preset} cannot be a placeholder: a script has no presets", places, ("command",))
     if taken := sorted(filter(_TAKEN.match, script.placeholders)):
-        raise _error(f"{{{taken[0]}}} cannot be a placeholder: bench uses such names itself", places, ("command",))
+        raise refusal(f"{{{taken[0]}}} cannot be a placeholder: bench uses such names itself", places, ("command",))
     if not (script.is_observed or script.is_read_from_log or script.uses("out", "output_dir")):
-        raise _error(
+        raise refusal(
             "{out} is missing from the command: its result, as JSON, goes to the file {out}",
             places,
             ("command",),
@@ -258,14 +258,14 @@ def _check_words(script: Script, places: Places) -> None:
             " such as samples_per_s: 'regex:([\\d.]+) samples/s'",
         )
     if not script.uses(*OF_BENCH["batch"]):
-        raise _error("{batch} or {batch_global} is missing from the command: the batch", places, ("command",))
+        raise refusal("{batch} or {batch_global} is missing from the command: the batch", places, ("command",))
 
 
 def _check_result(script: Script, places: Places) -> None:
     allowed = [*FIGURES, "num_processes"]
     for name in script.result:
         if name not in allowed:
-            raise _error(
+            raise refusal(
                 f"unknown figure {name!r}", places, ("result", name), allowed=allowed, fix=near_miss(name, allowed)
             )
     patterns = {name: key.removeprefix(IN_LOG) for name, key in script.result.items() if key.startswith(IN_LOG)}
@@ -273,16 +273,16 @@ def _check_result(script: Script, places: Places) -> None:
         try:
             groups = re.compile(pattern).groups
         except re.error as error:
-            raise _error(f"{show(pattern)} is no regular expression: {error}", places, ("result", name)) from error
+            raise refusal(f"{show(pattern)} is no regular expression: {error}", places, ("result", name)) from error
         if groups != 1:
-            raise _error(
+            raise refusal(
                 f"{show(pattern)} has {groups} groups, and the figure is the only one", places, ("result", name)
             )
     if patterns and len(patterns) < len(script.result):
-        raise _error("takes some figures from the output and some from a file", places, ("result",), fix="choose one")
+        raise refusal("takes some figures from the output and some from a file", places, ("result",), fix="choose one")
     gives = [name for name in script.result if name.startswith(("step_time", "samples_per_s"))]
     if script.result and not gives:
-        raise _error("names neither a step time nor samples_per_s", places, ("result",), fix="add one of the two")
+        raise refusal("names neither a step time nor samples_per_s", places, ("result",), fix="add one of the two")
 
 
 def _check_settings(script: Script, places: Places) -> None:
@@ -294,9 +294,9 @@ def _check_settings(script: Script, places: Places) -> None:
             continue
         if key in places and not script.uses(*OF_BENCH[name]):
             use = " or ".join(f"{{{placeholder}}}" for placeholder in OF_BENCH[name])
-            raise _error("has no effect on the script", places, key, fix=f"put {use} into the command")
+            raise refusal("has no effect on the script", places, key, fix=f"put {use} into the command")
     if trained := _first(places, "train"):
-        raise _error(
+        raise refusal(
             "has no effect on a script",
             places,
             trained,
@@ -309,7 +309,3 @@ def _check_settings(script: Script, places: Places) -> None:
 def _first(places: Places, section: str) -> Key | None:
     """Where a section, or with overrides alone a field of it, is given."""
     return next((key for key in places if key[:1] == (section,)), None)
-
-
-def _error(problem: str, places: Places, key: Key, **more: Any) -> InputError:
-    return InputError(problem, where=place_of(places, key), field=dotted(key), **more)

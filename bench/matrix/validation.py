@@ -8,7 +8,7 @@ from typing import Any, TypeVar, get_args
 from pydantic import BaseModel, JsonValue, ValidationError
 
 from bench.errors import InputError, near_miss
-from bench.matrix.yaml_file import Key, Places, dotted, place_of, show
+from bench.matrix.yaml_file import Key, Places, dotted, refusal, show
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -146,10 +146,10 @@ def check_names(
     """Raises InputError for the first name that is not allowed. ``hint`` may suggest a fix for it."""
     for name in given:
         if name not in allowed:
-            raise InputError(
+            raise refusal(
                 f"unknown field {name!r}",
-                where=place_of(places, (*key, name)),
-                field=dotted((*key, name)),
+                places,
+                (*key, name),
                 allowed=allowed,
                 fix=hint(name) or near_miss(name, allowed),
             )

@@ -8,7 +8,7 @@ from bench import workloads
 from bench.errors import InputError
 from bench.matrix import script
 from bench.matrix.matrix_file import MatrixFile, Values
-from bench.matrix.yaml_file import Places, dotted, place_of
+from bench.matrix.yaml_file import Places, place_of, refusal
 from bench.workloads import Definition
 from bench.workloads.huggingface import PREFIX
 
@@ -31,12 +31,8 @@ def open_config(data: Values, places: Places, overrides: Sequence[str]) -> None:
         if name in workload and places.get(beside) in overrides:
             continue
         if name in workload and places.get(within) not in overrides:
-            raise InputError(
-                f"{name!r} is given twice, first at {places[beside]}",
-                where=places[within],
-                field=dotted(within),
-                fix="remove one of the two",
-            )
+            problem = f"{name!r} is given twice, first at {places[beside]}"
+            raise refusal(problem, places, within, fix="remove one of the two")
         workload[name] = value
         places.update({(*beside, *key[3:]): at for key, at in places.items() if key[:3] == within})
 

@@ -254,6 +254,13 @@ def place_of(places: Places, key: Key) -> str | None:
     return next((places[key[:end]] for end in range(len(key), -1, -1) if key[:end] in places), None)
 
 
+def refusal(
+    problem: str, places: Places, key: Key, *, allowed: Iterable[str] | str | None = None, fix: str | None = None
+) -> InputError:
+    """The error for what is written at ``key``."""
+    return InputError(problem, where=place_of(places, key), field=dotted(key) or None, allowed=allowed, fix=fix)
+
+
 def show(value: JsonValue) -> str:
     """A value as written in a file, cut to a readable length."""
     return shorten(repr(value) if isinstance(value, str) else json.dumps(value, ensure_ascii=False))

@@ -120,7 +120,6 @@ def _joined(launches: Sequence[Steps]) -> Steps:
 @dataclass(frozen=True)
 class _Run:
     launches: int
-    steps_s: Sequence[float]
     typical: Typical
     slow: SlowSteps
     mean_error: float
@@ -147,7 +146,6 @@ def _run(launches: Sequence[Steps]) -> _Run | None:
     times = [step_s / typical.time_s for step_s, is_slow in zip(steps_s, slow, strict=True) if is_slow]
     return _Run(
         launches=len(launches),
-        steps_s=steps_s,
         typical=typical,
         slow=SlowSteps(
             n_steps=len(steps_s),

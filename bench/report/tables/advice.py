@@ -8,12 +8,11 @@ from bench.report.advice import Advice, LeftOut
 from bench.report.controlled import RUN
 from bench.report.doubts import causes, may_be_off
 from bench.report.missing import Missing
-from bench.report.naming import batch_in_words, caption, ends, listed, value_of
+from bench.report.naming import batch_in_words, ends, listed, settings_name, value_of
 from bench.report.rows import Row, RowId, Summary
 from bench.report.speedup import SpeedUp, between
 from bench.report.tables.best import surest
 from bench.report.tables.doubts import TITLE as DOUBTS
-from bench.report.tables.table import Lines
 from bench.statistics.launches import MANY_LAUNCHES
 from bench.statistics.verdict import EVEN, FASTER, MORE_LAUNCHES, TOO_CLOSE, UNDECIDED
 from bench.units import counted, percent, rate
@@ -31,12 +30,6 @@ MOST_IMPORTED = 5
 
 Matrices = Mapping[tuple[str, str | None], str]
 """What `bench run` takes to measure more of a run: by a cell's id, and by the run where the report keeps runs apart."""
-
-
-def advice_section(
-    summary: Summary, advice: Sequence[Advice], matrices: Matrices | None = None, missing: Sequence[Missing] = ()
-) -> Lines:
-    return Lines(title="What to run", lines=tuple(advice_sentences(summary, advice, matrices, missing)))
 
 
 def advice_sentences(
@@ -311,12 +304,8 @@ def _choice(summary: Summary, advice: Advice, row: Row, but: Row | None = None) 
         but: leave out the settings that this row shares.
     """
     free = [name for name in summary.columns if name in advice.choices - {"backend"}]
-    names = [
-        f"{caption(name)} {value_of(row, name)}"
-        for name in free
-        if but is None or value_of(row, name) != value_of(but, name)
-    ]
-    return ", ".join([value_of(row, "backend"), *names, batch_in_words(row)])
+    names = [name for name in free if but is None or value_of(row, name) != value_of(but, name)]
+    return f"{settings_name(row.settings, ['backend', *names])}, {batch_in_words(row)}"
 
 
 UNKNOWN_MEMORY = "memory n/a: it may be beyond the headroom."

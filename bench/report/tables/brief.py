@@ -166,41 +166,38 @@ def settings_table(
         for name in sorted(SEEN_WHEN_MEASURED)
         if len({str(setting.cell.controlled.get(name)) for setting in found if setting.row}) > 1
     ]
+    shown = found[:most]
+    remarks = {id(setting): "; ".join(_remarks(setting, doubted, observed)) for setting in shown}
     headroom = Number[Setting]("headroom", lambda setting: percent(setting.advice.headroom) if setting.advice else "")
     differ = len({setting.advice.headroom for setting in found if setting.advice}) > 1
+    accumulate = Number[Setting]("accumulate", lambda setting: str(setting.row.accumulate) if setting.row else "")
+    accumulates = any(setting.row and (setting.row.global_batch or setting.row.accumulate > 1) for setting in found)
+    max_batch = Number[Setting](
+        "max batch",
+        lambda setting: str(largest.get((setting.cell.cell.id, str(setting.shown.settings.get(RUN)))) or ""),
+    )
+    interval = Column[Setting]("interval", lambda setting: ends(setting.ratio.decides) if setting.ratio else "")
     columns: list[Column[Setting]] = [
         *(_axis(name) for name in summary.columns or ("backend",)),
         *([headroom] if differ else []),
         Number("batch", lambda setting: batch_of(setting.row) if setting.row else ""),
+        *([accumulate] if accumulates else []),
         Number(
             "samples/s",
             lambda setting: rate(setting.row.rate) if setting.row else "",
             bold=lambda setting: setting.is_chosen,
         ),
-        Number(
-            "max batch",
-            lambda setting: str(largest.get((setting.cell.cell.id, str(setting.shown.settings.get(RUN)))) or ""),
-        ),
+        *([max_batch] if largest else []),
         Number(
             "ratio",
             lambda setting: f"{setting.ratio.estimate:.2f}×" if setting.ratio else "",
             bold=lambda setting: bool(setting.ratio and setting.ratio.has_winner),
         ),
-        Column("interval", lambda setting: ends(setting.ratio.decides) if setting.ratio else ""),
+        *([interval] if intervals else []),
         Column("verdict", lambda setting: setting.verdict),
         Number("memory", lambda setting: percent(setting.row.held) if setting.row else ""),
+        *([Column[Setting]("remark", lambda setting: remarks[id(setting)])] if any(remarks.values()) else []),
     ]
-    if not largest:
-        columns = [column for column in columns if column.header != "max batch"]
-    if not intervals:
-        columns = [column for column in columns if column.header != "interval"]
-    if any(setting.row and (setting.row.global_batch or setting.row.accumulate > 1) for setting in found):
-        accumulate = Number[Setting]("accumulate", lambda setting: str(setting.row.accumulate) if setting.row else "")
-        columns.insert([column.header for column in columns].index("samples/s"), accumulate)
-    shown = found[:most]
-    remarks = {id(setting): "; ".join(_remarks(setting, doubted, observed)) for setting in shown}
-    if any(remarks.values()):
-        columns.append(Column("remark", lambda setting: remarks[id(setting)]))
     notes = [f"The first {len(shown)} of {len(found)} settings."] if len(found) > len(shown) else []
     verdicts = {setting.verdict for setting in shown}
     if intervals and any(setting.ratio for setting in shown):

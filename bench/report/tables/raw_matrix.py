@@ -23,22 +23,20 @@ def matrix(summary: Summary) -> Table:
     """Every result, with the peak throughput of each cell in bold."""
     best = {cell.best.id for cell in summary.cells if cell.best}
     traits = {row.id: cell.traits(row) for cell in summary.cells for row in cell.rows}
-
+    accumulate = Number[Row]("accumulate", lambda row: str(row.accumulate))
+    launches = Number[Row]("launches", launches_in_words)
     samples_per_s = measured_column("samples/s", lambda measured: rate(measured.samples_per_s_global))
     columns = [
         *row_columns(summary),
+        *([accumulate] if any(row.global_batch or row.accumulate > 1 for row in summary.rows) else []),
         Number[Row]("global batch", lambda row: str(row.batch_global)),
+        *([launches] if any(row.launches for row in summary.rows) else []),
         replace(samples_per_s, bold=lambda row: row.id in best),
         measured_column("step ms", lambda measured: ms(measured.step_time_s_rank_max)),
         *(measured_column(figure.header, partial(shown, figure)) for figure in figure_columns(summary)),
         measured_column("memory used", partial(shown, CAPACITY_SHARE)),
         outcome_column(lambda row: traits[row.id]),
     ]
-    if any(row.launches for row in summary.rows):
-        columns.insert(len(summary.columns) + 2, Number[Row]("launches", launches_in_words))
-    if any(row.global_batch or row.accumulate > 1 for row in summary.rows):
-        at = next(number for number, column in enumerate(columns) if column.header == "global batch")
-        columns.insert(at, Number[Row]("accumulate", lambda row: str(row.accumulate)))
     if any(row.reason for row in summary.rows):
         columns.append(Column("reason", lambda row: short_reason(row.reason), prose=True))
     return table_of(

@@ -26,7 +26,7 @@ from bench.report.rows import Summary
 from bench.report.speedup import compare_axis
 from bench.report.summary import Newest, newest_sources, summarize
 from bench.report.tables.account import account
-from bench.report.tables.advice import Matrices, advice_section
+from bench.report.tables.advice import Matrices, advice_sentences
 from bench.report.tables.best import certificates
 from bench.report.tables.brief import (
     MOST_SETTINGS,
@@ -218,7 +218,8 @@ class Part:
 
 def _answer(report: Report) -> Iterator[Section]:
     """What to run, what is faster, and what was not compared: what most readers look for."""
-    yield advice_section(report.summary, report.advice, report.matrices, report.missing)
+    sentences = advice_sentences(report.summary, report.advice, report.matrices, report.missing)
+    yield Lines(title="What to run", lines=tuple(sentences))
     yield certificates(report.bests.values(), report.advice)
     yield from _compared(report)
 
