@@ -194,7 +194,11 @@ def _auto(sweep: "Sweep", results: "list[Result]", more: More) -> "Target | None
     tasks = leading_pairs(results, known.probes, known.calibrations, known.choices.free)
     pairs = [pair for task in tasks for pair in task]
     budget_s = more.budget_s or auto_budget_s(results, tasks)
-    if not pairs or budget_s is None or not is_alone(sweep):
+    if not pairs or not is_alone(sweep):
+        return None
+    if budget_s is None:
+        words = "nothing is launched again: that takes longer than a quarter of this run (--budget 2m allows it)"
+        sweep.progress.note(words)
         return None
     return Target(
         half_width=more.settle or AUTO_HALF_WIDTH,

@@ -96,6 +96,8 @@ class Advice:
     """Whether a search decided about the cell of the chosen row."""
     certified: Certified | None = None
     """Of the chosen row, by `bench run --best`."""
+    stands: Fastest | None = None
+    """The answer of `bench run --best` that results still support. A simpler setting that is even may be chosen."""
     expected: bool = False
     """Whether `bench run --best` names the chosen row, though the mean of another one is higher."""
 
@@ -280,6 +282,7 @@ def _advise(
     leader = next((row for row in within if (row.id.cell[0], row.batch_per_rank) in certified), None)
     if leader and between(within[0], leader, off, len(within)).ratio.has_winner:  # results came or changed since
         leader = None
+    answer = certified.get((leader.id.cell[0], leader.batch_per_rank)) if leader else None
     chosen = _simplest(within, leader or within[0], off) if within else None
     risky = {row.id for row in (*beyond, *unknown[:1])}
     faster = [row for row in ranked if row.id in risky and not (chosen and row.rate <= chosen.rate)]
@@ -311,7 +314,8 @@ def _advise(
         runner_up=next((between(chosen, row, off, comparisons=1) for row in rivals if chosen), None),
         larger=_larger(chosen, cells, probes) if chosen else "tried",
         choices=choices,
-        certified=certified.get((leader.id.cell[0], leader.batch_per_rank)) if leader and chosen is leader else None,
+        certified=answer if chosen is leader else None,
+        stands=answer and answer.answer,
         expected=bool(chosen and chosen is leader and chosen.rate < within[0].rate),
         searched=bool(chosen and {probe.cell.id for probe in probes} & {_cell_of(chosen, cells).cell.id}),
     )

@@ -173,6 +173,27 @@ def test_a_report_that_cannot_be_written_hides_no_results(tmp_path: Path, monkey
     assert done.exit_code == 0
 
 
+def test_a_run_without_time_to_launch_again_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    file, store = tmp_path / "m.yaml", Store(tmp_path / "run")
+    file.write_text(
+        "workload: {name: toy_workloads:Toy, preset: tiny}\nmatrix: {backend: [ddp, zero2], batch: 1}\n" + OF_EXAMPLES
+    )
+    matrix, plans, hardware, _ = selection.read(file)
+    record = machine.record(hardware)
+    with store.open(record, [plan.cell for plan in plans], file.read_text(), plan=run_plan(matrix, plans)):
+        for plan in plans:
+            outcome = ok(*((0.1,) * plan.cell.measure.steps,) * 2, backend=plan.cell.backend, memory=rss(4.0))
+            attempt = Attempt(cell=plan.cell, batch_per_rank=1)
+            changes = {"attempt": attempt, "axes": plan.axes, "wall_s": 100.0}
+            store.finish(result(outcome, machine=record).model_copy(update=changes))
+    done = bench("run", str(file), "--out", str(store.root))
+    assert (
+        "nothing is launched again: that takes longer than a quarter of this run (--budget 2m allows it)" in done.output
+    )
+    assert "too close to call" in done.stdout
+
+
 def test_a_dry_run_shows_how_often_each_attempt_is_launched(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     once, often = bench("run", QUICKSTART, "--dry-run"), bench("run", QUICKSTART, "--dry-run", "measure.launches=5")

@@ -595,6 +595,13 @@ def test_the_answer_of_best_leads_also_where_another_mean_is_higher() -> None:
     far = replace(report, results=[result(ok((0.05,) * 12, (0.05,) * 12, backend="fsdp"), backend="fsdp"), expected])
     first = advice_sentences(far.summary, far.advice)[0]
     assert first.startswith("train with fsdp, batch 2:"), "measured after the certificate, and faster for sure"
+    refuted = "ddp, batch 2 was certified, and results now say otherwise"
+    assert [refuted in markdown.render(each.sections) for each in (report, far, replace(report, results=[lucky]))] == [
+        False,
+        True,
+        True,
+    ]
+    assert "no setting of 2" not in markdown.render(far.sections)
     assert "no setting of" not in first
 
 

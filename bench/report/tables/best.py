@@ -21,7 +21,7 @@ RULED: dict[Ruled, str] = {
     "failed": "failed",
     "invalid": "invalid",
     "skipped": "skipped",
-    "open": "may still be faster by more than was asked for",
+    "open": "not ruled out",
 }
 NOT_MEASURED: tuple[Ruled, ...] = ("others", "plan", "bound", "open")
 
@@ -33,7 +33,8 @@ def certificates(bests: Collection[Best], advice: Sequence[Advice]) -> Lines:
         advice: what it certifies of an answer is not repeated.
     """
     told = [task.certified.answer for task in advice if task.certified and not task.unsure]
-    lines = [line for best in bests for line in certificate(best, told)]
+    stand = [task.stands for task in advice]
+    lines = [line for best in bests for line in _certificate(best, told, stand)]
     if any(task.unsure for task in advice) and any(best.answers for best in bests):
         lines.append("This takes the figures as they are, and some that decide are doubted: see below.")
     return Lines(title=TITLE, lines=tuple(lines))
@@ -48,14 +49,18 @@ def surest(certified: Certified) -> str:
     return f"no setting of {answer.settings} can be more than {_within(answer)} faster ({sure} confidence)"
 
 
-def certificate(best: Best, told: Collection[Fastest] = ()) -> Iterator[str]:
-    """The sentences of one run."""
+def _certificate(best: Best, told: Collection[Fastest], stand: Collection[Fastest | None]) -> Iterator[str]:
+    """The sentences of one run, of the answers that results still support. Those that are ``told`` are not repeated."""
     if best.ended is None:
         yield "--best was interrupted: the same command goes on."
         return
     for answer in best.answers:
+        task = f"For {answer.task}: " if answer.task else ""
+        if answer not in stand:
+            told_before = f"{task}{answer.name} was certified, and results now say otherwise"
+            yield f"{told_before}: `bench run --best` certifies anew."
+            continue
         if answer not in told:
-            task = f"For {answer.task}: " if answer.task else ""
             yield f"{task}{answer.name}: {surest(Certified(answer, best.confidence))}."
         if ruled := [f"{answer.ruled_out[by]} {words}" for by, words in RULED.items() if answer.ruled_out.get(by)]:
             yield f"The others: {', '.join(ruled)}."

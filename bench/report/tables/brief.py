@@ -367,7 +367,10 @@ def rests_on(found: Sequence[Setting], variations: Sequence[LaunchVariation]) ->
     rows = [setting.row.measured for setting in compared if setting.row and setting.row.measured]
     counts = sorted({len(measured.launches) for measured in rows if measured.launches})
     fewest = f"{counts[0]} to " if len(counts) > 1 else ""
-    parts = [f"{fewest}{counted(counts[-1], 'launch')} of each setting"] if counts else []
+    # An earlier leader may have been slower when it was launched again.
+    leading = {len(one.row.measured.launches) for one in compared if one.is_chosen and one.row and one.row.measured}
+    led = f", {counts[0]} of what leads" if fewest and counts[0] in leading else ""
+    parts = [f"{fewest}{counted(counts[-1], 'launch')} of each setting{led}"] if counts else []
     what = " and ".join(parts + ["imported figures"] * any(not measured.launches for measured in rows))
     if "assumed" in bases:
         return f"Ratios rest on {what}; launches are assumed to vary by {percent(ASSUMED.sd)} (standard deviation)."

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from examples import MACHINE, ok, result, world
+from examples import MACHINE, launched, ok, result, world
 from rich.console import Console
 
 from bench.cli.collect import collect
@@ -167,6 +167,9 @@ def test_what_ratios_rest_on_is_said_of_launches_and_of_imported_figures() -> No
     )
     text = brief(steps(0.1), steps(0.2, backend="fsdp"), *figures)
     assert "Ratios rest on 1 launch of each setting and imported figures; launches are assumed" in text
+    again = [launched(steps(0.2, backend="fsdp"), 1), launched(steps(0.2, backend="fsdp"), 2)]
+    assert "Ratios rest on 1 to 2 launches of each setting, 1 of what leads; launches are" in brief(steps(0.1), *again)
+    assert "Ratios rest on 1 to 2 launches of each setting; launches are" in brief(steps(0.3), *again)
 
 
 def test_a_dtype_that_was_not_seen_is_none() -> None:
