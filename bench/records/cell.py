@@ -196,9 +196,13 @@ class Cell(Frozen):
             return self.gradient_accumulation_steps
         return self.global_batch // (self.num_processes * batch_per_rank)
 
+    def samples_of_rank(self, batch_per_rank: int) -> int:
+        """Of one optimizer step."""
+        return batch_per_rank * self.accumulate(batch_per_rank)
+
     def samples_per_step(self, batch_per_rank: int) -> int:
         """Of one optimizer step and all ranks."""
-        return batch_per_rank * self.num_processes * self.accumulate(batch_per_rank)
+        return self.num_processes * self.samples_of_rank(batch_per_rank)
 
     @property
     def accumulates(self) -> bool:
@@ -353,7 +357,7 @@ class Attempt(Frozen):
 
     def samples_of_rank(self, steps: int) -> int:
         """Of so many optimizer steps."""
-        return steps * self.batch_global // self.cell.num_processes
+        return steps * self.cell.samples_of_rank(self.batch_per_rank)
 
     @property
     def measure(self) -> Measure:

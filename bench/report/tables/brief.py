@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from bench.records.observed import only_forwards
 from bench.records.outcome import KINDS
 from bench.records.until import Until
 from bench.records.verdict import Probe, Stopped, Verdict
@@ -305,12 +306,9 @@ def _micro_batches(summary: Summary) -> Iterator[tuple[str, str]]:
     """Cells of scripts of which only the calls of the model show how many samples a step has."""
     for cell in summary.cells:
         rank = cell.best.sampled.slowest.raw if cell.best and cell.best.sampled else None
-        seen = rank.observed if rank else None
-        if cell.best and rank and seen and seen.forwards and seen.samples and seen.loaded_samples is None:
-            forwards, says = seen.forwards / len(rank.step_times_s), cell.cell.accumulate(cell.best.batch_per_rank)
-            if forwards > says:
-                words = f"a step had {forwards:g} forwards, and the matrix says {says}. Each counts as a micro-batch:"
-                words += " if several are of the same samples, samples/s is too high."
+        if cell.best and rank and rank.observed:
+            batch = cell.best.batch_per_rank
+            for words in only_forwards(rank.observed, len(rank.step_times_s), batch, cell.cell.samples_of_rank(batch)):
                 yield words, cell_name(summary, cell.best)
 
 
