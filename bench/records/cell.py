@@ -204,6 +204,18 @@ class Cell(Frozen):
         """Of one optimizer step and all ranks."""
         return self.num_processes * self.samples_of_rank(batch_per_rank)
 
+    def reduces_each(self, sharding: str) -> bool:
+        """Whether ranks reduce gradients in each micro-batch. ZeRO-2 and ZeRO-3 keep only their part of them."""
+        return self.train.accumulate_sync == "each" or sharding in ("zero2", "zero3")
+
+    def reductions(self, batch_per_rank: int, sharding: str) -> int:
+        """How often a step reduces each gradient between ranks."""
+        return self.accumulate(batch_per_rank) if self.reduces_each(sharding) else 1
+
+    def defers(self, batch_per_rank: int, sharding: str) -> bool:
+        """Whether ranks hold gradients of a micro-batch that they reduce with those of a later one."""
+        return self.accumulate(batch_per_rank) > self.reductions(batch_per_rank, sharding)
+
     @property
     def accumulates(self) -> bool:
         """Whether a step has several micro-batches, at some batch."""
