@@ -43,6 +43,7 @@ from bench.report.tables.header import (
     until_words,
     versions_in_words,
 )
+from bench.report.tables.raw_matrix import micro_batches
 from bench.report.tables.speedup import how_sure_intervals_are
 from bench.report.tables.table import Column, Lines, Number, Table, table_of
 from bench.statistics.launches import ASSUMED, LaunchVariation
@@ -173,6 +174,7 @@ def settings_table(
         *(_axis(name) for name in summary.columns or ("backend",)),
         *([headroom] if differ else []),
         Number("batch", lambda setting: batch_of(setting.row) if setting.row else ""),
+        *micro_batches(found, lambda setting: setting.row),
         Number(
             "samples/s",
             lambda setting: rate(setting.row.rate) if setting.row else "",
@@ -195,9 +197,6 @@ def settings_table(
         columns = [column for column in columns if column.header != "max batch"]
     if not intervals:
         columns = [column for column in columns if column.header != "interval"]
-    if any(setting.row and (setting.row.global_batch or setting.row.accumulate > 1) for setting in found):
-        accumulate = Number[Setting]("accumulate", lambda setting: str(setting.row.accumulate) if setting.row else "")
-        columns.insert([column.header for column in columns].index("samples/s"), accumulate)
     shown = found[:most]
     remarks = {id(setting): "; ".join(_remarks(setting, doubted, observed)) for setting in shown}
     if any(remarks.values()):
