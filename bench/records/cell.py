@@ -246,10 +246,20 @@ class Cell(Frozen):
         return self.in_bf16 and of_bench and self.backend in HOLD_WHOLE_WEIGHTS
 
     @property
+    def idle(self) -> set[str]:
+        """The settings of ``train`` that do not apply."""
+        applies = {"weights": self.chooses_weights, "accumulate_sync": self.accumulates}
+        return {name for name, does in applies.items() if not does}
+
+    @property
     def train_settings(self) -> dict[str, JsonValue]:
         """``train`` without what does not apply."""
-        idle = {"weights": not self.chooses_weights, "accumulate_sync": not self.accumulates}
-        return self.train.model_dump(mode="json", exclude={name for name, is_idle in idle.items() if is_idle})
+        return self.train.model_dump(mode="json", exclude=self.idle)
+
+    def without_idle(self) -> Self:
+        """With the defaults of settings that do not apply: cells that would do the same are one."""
+        defaults = {name: Train.model_fields[name].default for name in self.idle}
+        return self.model_copy(update={"train": self.train.model_copy(update=defaults)})
 
     @property
     def id(self) -> str:
