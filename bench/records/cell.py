@@ -382,6 +382,12 @@ class Attempt(Frozen):
         return steps * self.cell.samples_of_rank(self.batch_per_rank)
 
     @property
+    def options(self) -> Settings:
+        """The cell's; of a script, also how many batches make a step, where that follows from the batch."""
+        names = self.cell.script.accumulating if self.cell.script else ()
+        return {**dict.fromkeys(names, self.cell.accumulate(self.batch_per_rank)), **self.cell.options}
+
+    @property
     def measure(self) -> Measure:
         """The cell's `Measure`, with fewer steps for a short attempt."""
         if not self.short:
