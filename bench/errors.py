@@ -82,16 +82,6 @@ class SamplesError(WorkloadError):
     """Samples that cannot become a batch. A batch of one sample always can, so an attempt with it proves nothing."""
 
 
-def accumulation_refused(value: str, where: str | None, field: str) -> InputError:
-    """The message of every refusal of gradient accumulation, wherever it was requested."""
-    return InputError(
-        f"{value}: gradient accumulation is refused here",
-        where=where,
-        field=field,
-        fix="leave it out, and set train.accumulate in the matrix: the number of micro-batches of one optimizer step",
-    )
-
-
 def one_line(text: str, limit: int | None = None) -> str:
     """``text`` on one line, with control characters escaped: a terminal would obey them.
 

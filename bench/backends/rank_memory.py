@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from bench.backends.model_state import foreach_copies
+from bench.backends.registry import backend_of
 from bench.records.base import Device
 from bench.records.cell import Cell
 from bench.records.program import Moment, Program
@@ -36,6 +37,7 @@ class Unsharded:
         self.steps = cell.train.optimizer != "none"
         self.parts = Counter[str]()
         self.first, self.defers = True, False
+        self.early = cell.reduces_each(backend_of(cell).sharding)
         self.begin()
 
     @property
@@ -55,7 +57,7 @@ class Unsharded:
 
     def on_micro_batch(self, *, first: bool, last: bool) -> None:
         """A micro-batch of the step begins; what holds back gradients reduces them in the last one."""
-        self.first, self.defers = first, not last and self.cell.train.accumulate_sync != "each"
+        self.first, self.defers = first, not last and not self.early
 
     def on_event(self, moment: Moment) -> Iterator[None]:
         """Change the parts at an event. Yields where they are at a peak of their own."""

@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Iterator
 
 from bench.backends.rank_memory import Unsharded
-from bench.backends.registry import backend_of
 from bench.records.program import Moment
 
 MAX_BUCKET = 500_000_000
@@ -35,12 +34,8 @@ class Zero12(Unsharded):
         self.filled = 0
         self.partition = False
 
-    @property
-    def early(self) -> bool:
-        return backend_of(self.cell).sharding == "zero2"
-
     def on_micro_batch(self, *, first: bool, last: bool) -> None:
-        self.first, self.defers = first, not last and not self.early
+        super().on_micro_batch(first=first, last=last)
         self.partition = False
 
     def on_event(self, moment: Moment) -> Iterator[None]:

@@ -2,7 +2,8 @@
 
 import os
 
-from bench.errors import InputError, accumulation_refused
+from bench.errors import InputError
+from bench.matrix import step_batches
 
 ACCUMULATION = "ACCELERATE_GRADIENT_ACCUMULATION_STEPS"
 THREADS = "OMP_NUM_THREADS"
@@ -15,7 +16,7 @@ def check_environment() -> None:
         InputError: gradient accumulation is on, or the number of threads is not a positive whole number.
     """
     if (steps := os.environ.get(ACCUMULATION, "1")) != "1":
-        raise accumulation_refused(repr(steps), "environment", ACCUMULATION)
+        raise step_batches.refused(repr(steps), "environment", ACCUMULATION)
     threads = os.environ.get(THREADS, "1").strip()
     if not (threads.isascii() and threads.isdigit() and int(threads) > 0):
         raise InputError(

@@ -67,7 +67,7 @@ def _when(applies: Callable[[Cell], bool], value: JsonValue) -> Callable[[Cell],
 
 def _reduces_once(cell: Cell) -> bool:
     """Whether micro-batches that add up are reduced between ranks together."""
-    return cell.num_processes > 1 and cell.backend not in ("zero2", "zero3") and cell.train.accumulate_sync != "each"
+    return cell.num_processes > 1 and not cell.reduces_each(cell.backend)  # named as they shard
 
 
 def _twice(applies: Callable[[Cell], bool]) -> Callable[[Cell], JsonValue]:

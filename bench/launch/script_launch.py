@@ -207,7 +207,6 @@ def script_command(attempt: Attempt, folder: Path | str, out: str = RESULT, outp
     alone = ("0", "127.0.0.1", str(free_port()) if cell.script.uses("main_port") else "")
     return cell.script.filled(
         {
-            **dict.fromkeys(cell.script.accumulating, cell.accumulate(attempt.batch_per_rank)),
             **(
                 dict(zip(RENDEZVOUS, alone, strict=True))
                 if cell.num_nodes == 1
@@ -215,7 +214,7 @@ def script_command(attempt: Attempt, folder: Path | str, out: str = RESULT, outp
             ),
             "num_nodes": cell.num_nodes,
             "ranks_per_node": cell.ranks_per_node,
-            **cell.options,
+            **attempt.options,
             **attempt.measure.model_dump(),
             "backend": cell.backend,
             "batch": attempt.batch_per_rank,

@@ -9,7 +9,7 @@ from pydantic_core import PydanticSerializationError
 from bench import backends
 from bench.backends import BACKENDS
 from bench.errors import InputError
-from bench.matrix import accelerate_file, auto, script
+from bench.matrix import accelerate_file, auto, script, step_batches
 from bench.matrix.auto import memory_limit, num_processes, resolve_preset
 from bench.matrix.combinations import (
     Combination,
@@ -22,7 +22,7 @@ from bench.matrix.combinations import (
 )
 from bench.matrix.matrix_file import Launch, Matrix, Training, Values, as_list
 from bench.matrix.validation import validate
-from bench.matrix.yaml_file import Key, canonical, dotted, place_of, refusal, show
+from bench.matrix.yaml_file import Key, canonical, place_of, refusal, show
 from bench.records.base import not_finite
 from bench.records.cell import Cell, Measure, MixedPrecision, Train
 from bench.records.machine import Hardware
@@ -141,7 +141,7 @@ def _cell(
     accelerate = matrix.configs.get(backend)
     if accelerate is not None:
         train |= {name: Value(value, ("train", name)) for name, value in backends.own_settings(accelerate).items()}
-        train |= _own_accumulation(matrix, backend, accelerate, combination) if matrix.command is None else {}
+        train |= step_batches.of_config(matrix, backend, accelerate, combination)
     train |= {name: value for name, value in combination.items() if name in train and name not in options}
     if measure.count_tensors and measure.warmup_steps < 2:
         raise refusal(
@@ -152,9 +152,7 @@ def _cell(
         )
     trained = _validate(matrix, Training, train, "train")
     ranks = _ranks(matrix, backend, hardware)
-    if (whole := trained.global_batch) is not None:
-        _check_global_batch(matrix, train, whole // ranks if whole % ranks == 0 else None, searches=searches)
-    del train["accumulate"], train["global_batch"]
+    step_batches.check(matrix, trained, train, ranks, searches=searches)
     script.check_values(matrix, options)
     config = _validate(matrix, workload.Config, options, "workload")
     launch = {name: Value(value, ("launch", name)) for name, value in matrix.launch.model_dump(mode="json").items()}
@@ -167,9 +165,6 @@ def _cell(
     elif accelerate is not None:
         precision = _config_precision(matrix, backend, accelerate, combination)
     stored = _json(matrix, config, options)
-    several = script.accumulation_of(matrix, stored, options) if matrix.command is not None else trained.accumulate
-    if several == 1 and whole is None:  # cells that would do the same are one
-        train["accumulate_sync"] = Value(None, ("train", "accumulate_sync"))
     cell = Cell(
         backend=backend,
         accelerate=accelerate,
@@ -178,41 +173,14 @@ def _cell(
         num_processes=ranks,
         num_nodes=matrix.launch.nodes if ranks > 1 else 1,
         mixed_precision=precision,
-        gradient_accumulation_steps=several,
-        global_batch=whole,
+        **step_batches.of_cell(matrix, trained, stored, options),
         memory_limit_bytes=memory_limit(matrix, workload, str(preset), searches, hardware),
-        train=_validate(matrix, Train, train, "train"),
+        train=_validate(matrix, Train, {name: train[name] for name in Train.model_fields}, "train"),
         measure=measure,
         script=script.script_of(matrix),
-    )
-    if not cell.chooses_weights:  # cells that would do the same are one
-        cell = cell.model_copy(update={"train": cell.train.model_copy(update={"weights": Train().weights})})
-    others = {"preset": preset, "mixed_precision": precision, "backend": backend, "global_batch": whole}
-    others |= {} if whole is not None else {"accumulate": several}
+    ).without_idle()
+    others = {"preset": preset, "mixed_precision": precision, "backend": backend, **step_batches.axes_of(cell)}
     return cell, {**cell.train_settings, **cell.options, **others}
-
-
-def _check_global_batch(matrix: Matrix, train: Combination, share: int | None, *, searches: bool) -> None:
-    """Raises InputError for a global batch beside `accumulate`, which follows from it, and for one that the ranks, or
-    the candidates of a search, do not divide.
-
-    Args:
-        share: of a rank; None where ranks have no equal one.
-    """
-    (value, given), several = (train["global_batch"].value, train["global_batch"].key), train["accumulate"].key
-    granularity, more = matrix.probe.granularity, dict[str, str]()
-    if several != ("train", "accumulate") or "accumulate" in matrix.train.model_fields_set:
-        problem = f"cannot be used with {dotted(several)}: accumulation follows from the global batch and the batch"
-        more["fix"] = "leave one of the two out"
-    elif share is None:
-        problem, more["allowed"] = "cannot be shared evenly by the ranks", "a multiple of launch.num_processes"
-    elif searches and share % granularity:
-        problem = (
-            f"gives each rank {share} samples, of which no multiple of probe.granularity {granularity} is a divisor"
-        )
-    else:
-        return
-    raise refusal(f"{show(value)} {problem}", matrix.places, given, **more)
 
 
 def _json(matrix: Matrix, config: BaseModel, given: Combination) -> Values:
@@ -250,27 +218,6 @@ def _config_precision(matrix: Matrix, backend: str, config: Values, combination:
             fix=f"exclude it for {backend}, or change its config",
         )
     return precision
-
-
-def _own_accumulation(matrix: Matrix, backend: str, config: Values, combination: Combination) -> Combination:
-    """`accumulate` as the accelerate config sets it. `accelerate config` writes 1, which leaves it to the matrix.
-
-    Raises:
-        InputError: an axis, or a global batch, asks for something else.
-    """
-    own = accelerate_file.written_accumulation(config)
-    if not isinstance(own, int) or own == 1:
-        return {}
-    whole = Value(matrix.train.global_batch, ("train", "global_batch"))
-    for asked in (combination.get("accumulate"), combination.get("global_batch", whole)):
-        if asked is not None and asked.value not in (None, own):
-            raise refusal(
-                f"{show(asked.value)} cannot be used with {backend}: its own config accumulates {own} micro-batches",
-                matrix.places,
-                asked.key,
-                fix=f"exclude it for {backend}, or set its gradient_accumulation_steps to 1",
-            )
-    return {"accumulate": Value(own, ("train", "accumulate"))}
 
 
 def _ranks(matrix: Matrix, backend: str, hardware: Hardware) -> int:

@@ -14,9 +14,9 @@ from bench.backends import (
     own_settings,
 )
 from bench.backends.registry import section
-from bench.errors import InputError, accumulation_refused, near_miss
-from bench.matrix import accelerate_file, script, workload_choice, yaml_file
-from bench.matrix.accelerate_file import ACCUMULATION, UserConfig
+from bench.errors import InputError, near_miss
+from bench.matrix import accelerate_file, script, step_batches, workload_choice, yaml_file
+from bench.matrix.accelerate_file import UserConfig
 from bench.matrix.auto import (
     MEASURE_BY_DEVICE,
     asks_for_bf16_weights,
@@ -85,8 +85,8 @@ def load(
     if path is None and isinstance(chosen, dict) and "name" not in chosen and isinstance(train, dict):
         data["train"] = {**BUNDLED_TRAIN, **train}
     workload_choice.open_config(data, places, overrides)
-    if "command" not in data:  # a script accumulates by itself
-        _refuse_accumulation(data, places, ())
+    if "command" not in data:  # a script says by itself how many batches make a step
+        step_batches.refuse(data, places)
     data.setdefault("name", "-".join(path.stem.split()) if path else None)
     places.setdefault(("name",), where)
     measure = data.get("measure", {})
@@ -153,16 +153,6 @@ def _refuse_hidden(matrix: Matrix, overrides: Sequence[str]) -> None:
             fixes = {"matrix": f"--axis {field}={value}", "defaults": f"defaults.{field}={value}"}
             fix = f"set {fixes[given[0]]}" if given[0] in fixes else "change it in the file"
             raise InputError(f"has no effect: {field} is set in {', '.join(dict.fromkeys(given))}", where=text, fix=fix)
-
-
-def _refuse_accumulation(value: JsonValue, places: Places, key: Key) -> None:
-    """Raises InputError if the file sets accumulation anywhere, with the reason why it is refused."""
-    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for part, item in inner:
-        here = (*key, part)
-        if part == ACCUMULATION:
-            raise accumulation_refused(show(item), place_of(places, here), dotted(here))
-        _refuse_accumulation(item, places, here)
 
 
 def _paths(data: Values) -> list[str]:
@@ -319,15 +309,7 @@ def _notes(matrix: Matrix, workload: Definition, hardware: Hardware) -> tuple[st
                 notes.append(f"{name}: distributed_type NO runs one process and ignores launch.num_processes {ranks}")
         elif content.get("num_processes", ranks) != ranks:
             notes.append(f"{name}: launch.num_processes {ranks} replaces its own {content['num_processes']}")
-        if matrix.command is not None:
-            own = accelerate_file.written_accumulation(content)
-            if own not in (1, "1", "auto") and not script.accumulates(matrix):
-                notes.append(
-                    f"{name}: its own {ACCUMULATION} {own} does not count in samples/s: if the script accumulates so,"
-                    f" hand it over as {{{ACCUMULATION}}}"
-                )
-            continue
-        notes += _overridden(matrix, name, content)
+        notes += (_overridden if matrix.command is None else step_batches.notes)(matrix, name, content)
     return tuple(notes)
 
 
@@ -340,9 +322,7 @@ def _overridden(matrix: Matrix, name: str, content: Values) -> Iterator[str]:
     for field, value in own_settings(content).items():
         if field in train.model_fields_set and (stated := getattr(train, field)) != value:
             yield f"{name}: its own config sets {field} {value}, and not train.{field} {stated}"
-    own = accelerate_file.written_accumulation(content)
-    if "accumulate" in train.model_fields_set and own not in (1, "auto", train.accumulate):
-        yield f"{name}: its own config sets {ACCUMULATION} {own}, and not train.accumulate {train.accumulate}"
+    yield from step_batches.notes(matrix, name, content)
     engine = own_engine(content)
     if section(engine, "bf16").get("enabled") == "auto" and own_precision(content, requested) == "no":
         fix = "set launch.mixed_precision: bf16 for bf16"

@@ -196,9 +196,25 @@ class Cell(Frozen):
             return self.gradient_accumulation_steps
         return self.global_batch // (self.num_processes * batch_per_rank)
 
+    def samples_of_rank(self, batch_per_rank: int) -> int:
+        """Of one optimizer step."""
+        return batch_per_rank * self.accumulate(batch_per_rank)
+
     def samples_per_step(self, batch_per_rank: int) -> int:
         """Of one optimizer step and all ranks."""
-        return batch_per_rank * self.num_processes * self.accumulate(batch_per_rank)
+        return self.num_processes * self.samples_of_rank(batch_per_rank)
+
+    def reduces_each(self, sharding: str) -> bool:
+        """Whether ranks reduce gradients in each micro-batch. ZeRO-2 and ZeRO-3 keep only their part of them."""
+        return self.train.accumulate_sync == "each" or sharding in ("zero2", "zero3")
+
+    def reductions(self, batch_per_rank: int, sharding: str) -> int:
+        """How often a step reduces each gradient between ranks."""
+        return self.accumulate(batch_per_rank) if self.reduces_each(sharding) else 1
+
+    def defers(self, batch_per_rank: int, sharding: str) -> bool:
+        """Whether ranks hold gradients of a micro-batch that they reduce with those of a later one."""
+        return self.accumulate(batch_per_rank) > self.reductions(batch_per_rank, sharding)
 
     @property
     def accumulates(self) -> bool:
@@ -230,10 +246,20 @@ class Cell(Frozen):
         return self.in_bf16 and of_bench and self.backend in HOLD_WHOLE_WEIGHTS
 
     @property
+    def idle(self) -> set[str]:
+        """The settings of ``train`` that do not apply."""
+        applies = {"weights": self.chooses_weights, "accumulate_sync": self.accumulates}
+        return {name for name, does in applies.items() if not does}
+
+    @property
     def train_settings(self) -> dict[str, JsonValue]:
         """``train`` without what does not apply."""
-        idle = {"weights": not self.chooses_weights, "accumulate_sync": not self.accumulates}
-        return self.train.model_dump(mode="json", exclude={name for name, is_idle in idle.items() if is_idle})
+        return self.train.model_dump(mode="json", exclude=self.idle)
+
+    def without_idle(self) -> Self:
+        """With the defaults of settings that do not apply: cells that would do the same are one."""
+        defaults = {name: Train.model_fields[name].default for name in self.idle}
+        return self.model_copy(update={"train": self.train.model_copy(update=defaults)})
 
     @property
     def id(self) -> str:
@@ -353,7 +379,13 @@ class Attempt(Frozen):
 
     def samples_of_rank(self, steps: int) -> int:
         """Of so many optimizer steps."""
-        return steps * self.batch_global // self.cell.num_processes
+        return steps * self.cell.samples_of_rank(self.batch_per_rank)
+
+    @property
+    def options(self) -> Settings:
+        """The cell's; of a script, also how many batches make a step, where that follows from the batch."""
+        names = self.cell.script.accumulating if self.cell.script else ()
+        return {**dict.fromkeys(names, self.cell.accumulate(self.batch_per_rank)), **self.cell.options}
 
     @property
     def measure(self) -> Measure:

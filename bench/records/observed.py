@@ -35,45 +35,45 @@ class Observed(Frozen):
 
     def counts_loaded(self, asked: int) -> bool:
         """Whether what the loaders gave counts: ``asked`` samples, or fewer than the model seems to take and some times
-        ``asked``, as of a script that accumulates. Else it may train on samples again, or evaluate others."""
+        ``asked``, as of steps of several batches. Else it may train on samples again, or evaluate others."""
         if self.samples is None or self.loaded_samples is None or self.samples == self.loaded_samples:
             return False
         return self.loaded_samples == asked or (self.loaded_samples < self.samples and self.loaded_samples % asked == 0)
 
 
-def other_batch(seen: Observed, steps: int, batch: int, accumulation: int) -> Iterator[str]:
+def other_batch(seen: Observed, steps: int, batch: int, samples: int) -> Iterator[str]:
     """Where a rank's samples were not those that the script was asked for: a clause with both numbers.
 
     Args:
         steps: that were measured.
         batch: samples of one forward.
-        accumulation: forwards of a step, as far as the matrix says.
+        samples: of a step of this rank, as far as the matrix says.
     """
-    asked = steps * batch * accumulation
+    asked = steps * samples
     if seen.forwards and seen.samples:
         if seen.counts_loaded(asked):
             if seen.loaded_samples != asked:
                 loaded = (seen.loaded_samples or 0) / steps
-                yield f"its DataLoaders gave {loaded:.4g} samples a step, and the matrix says {batch * accumulation}"
+                yield f"its DataLoaders gave {loaded:.4g} samples a step, and the matrix says {samples}"
         elif seen.samples != seen.forwards * batch:
             yield f"its model took {seen.samples / seen.forwards:.4g} samples per forward, and the matrix says {batch}"
     elif (taken := seen.taken(asked)) and taken != asked:
-        yield f"a step took {taken / steps:.4g} samples of a rank, and the matrix says {batch * accumulation}"
+        yield f"a step took {taken / steps:.4g} samples of a rank, and the matrix says {samples}"
 
 
-def other_steps(seen: Observed, steps: int, batch: int, accumulation: int) -> Iterator[str]:
+def other_steps(seen: Observed, steps: int, batch: int, samples: int) -> Iterator[str]:
     """In what else its steps are not those that the matrix describes. Figures count them as they were."""
-    asked = steps * batch * accumulation
+    asked = steps * samples
     trained, loaded = (seen.samples or 0) / steps, (seen.loaded_samples or 0) / steps
     if seen.taken(asked) is None:
-        yield f"bench saw no samples: it takes those that the matrix says, {batch * accumulation} a step"
+        yield f"bench saw no samples: it takes those that the matrix says, {samples} a step"
     elif seen.counts_loaded(asked):
         yield (
             f"its model was called with a first dimension of {trained:.4g} a step, and its DataLoaders gave"
             f" {loaded:.4g} samples: these count"
         )
-    if seen.forwards and seen.forwards != steps * accumulation:
-        yield f"a step had {_number(seen.forwards / steps, 'forward')}, and the matrix says {accumulation}"
+    if seen.forwards and seen.forwards * batch != asked:
+        yield f"a step had {_number(seen.forwards / steps, 'forward')}, and the matrix says {samples // batch}"
     if seen.skipped_steps:
         yield f"{seen.skipped_steps} of {counted(steps, 'step')} did not change the weights: their gradients overflowed"
     if trained and loaded >= trained + 2 * trained / steps and not seen.counts_loaded(asked):
@@ -85,6 +85,15 @@ def other_steps(seen: Observed, steps: int, batch: int, accumulation: int) -> It
         yield f"{seen.trainers} processes trained as this rank, and one was measured: make them ranks, or launch one"
     if seen.optimizers > 1:
         yield f"a step ends when each of {seen.optimizers} optimizers has stepped"
+
+
+def only_forwards(seen: Observed, steps: int, batch: int, samples: int) -> Iterator[str]:
+    """Where only the calls of its model show how many samples a step has, and there are more than the matrix says."""
+    if seen.samples and seen.loaded_samples is None and (seen.forwards or 0) * batch > steps * samples:
+        yield (
+            f"a step had {(seen.forwards or 0) / steps:g} forwards, and the matrix says {samples // batch}. Each counts"
+            " as a micro-batch: if several are of the same samples, samples/s is too high."
+        )
 
 
 def by_rank(told: Mapping[int, Iterable[str]]) -> Iterator[str]:

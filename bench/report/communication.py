@@ -72,7 +72,7 @@ def payload_bytes(
     again: Mapping[int, int] | None = None,
     computed_in_bytes: int,
     cell: Cell | None = None,
-    accumulate: int = 1,
+    batch: int = 1,
 ) -> dict[str, float] | None:
     """Payload of one step by operation. None where it takes ``units`` and has none.
 
@@ -91,17 +91,15 @@ def payload_bytes(
     Args:
         units, again: see `gathered`.
         computed_in_bytes: size of one gathered weight.
-        cell: whose step it is; it says when gradients are reduced.
-        accumulate: its micro-batches. FSDP and ZeRO-3 gather weights for each of them; SHARD_GRAD_OP keeps them up to
-            the last one, unless gradients are reduced in each (torch/distributed/fsdp/_runtime_utils.py,
-            `_should_free_in_backward`). ZeRO-2 and ZeRO-3 reduce gradients in each.
+        cell, batch: whose step it is. FSDP and ZeRO-3 gather weights for each micro-batch; SHARD_GRAD_OP keeps them up
+            to the last one, unless gradients are reduced in each (torch/distributed/fsdp/_runtime_utils.py,
+            `_should_free_in_backward`).
     """
     if regime.world_size == 1:
         return {}
     kind = regime.sharding
-    reduces_each = cell is not None and cell.train.accumulate_sync == "each"
-    reductions = accumulate if reduces_each or kind in ("zero2", "zero3") else 1
-    gathers = accumulate if reduces_each or kind != "SHARD_GRAD_OP" else 1
+    runs, reductions = (cell.accumulate(batch), cell.reductions(batch, kind)) if cell else (1, 1)
+    gathers = reductions if kind == "SHARD_GRAD_OP" else runs
     reduced = reductions * float(
         ITEM_BYTES[regime.reduction_dtype or regime.weights_dtype] * regime.gradient_parameters
     )
@@ -115,7 +113,7 @@ def payload_bytes(
     reshards, mixed = regime.reshard_after_forward, regime.frozen_dtype not in (None, regime.weights_dtype)
     if units is None or reshards not in (None, True, False) or mixed:
         return None
-    if kind == "fully_shard" and accumulate > reductions and any(runs > 1 for runs in units):
+    if kind == "fully_shard" and runs > reductions and any(times > 1 for times in units):
         return None  # what earlier micro-batches left may be reduced after one run, and the rest after another
     weights = gathers * gathered(kind, regime.parameters, units, again=again, reshards=reshards is not False)
     within = {"reduce_scatter": reduced, "all_gather": float(computed_in_bytes * weights)}
@@ -173,14 +171,14 @@ def communication(cell: CellRows) -> list[Sent]:
         return []
     ranks = [(row.batch_per_rank, row.sampled.slowest.raw) for row in cell.rows if row.sampled]
     batch, shown = next(((batch, rank) for batch, rank in ranks if rank.traffic is not None), ranks[0])
-    recorded, accumulate = shown.traffic, cell.cell.accumulate(batch)
+    recorded = shown.traffic
     units, again = next(
         ((rank.unit_parameters, rank.regathered) for _, rank in ranks if rank.unit_parameters is not None),
         (None, None),
     )
     computed_in = computed_in_bytes(cell.cell)
     payload = (
-        payload_bytes(regime, units, again=again, computed_in_bytes=computed_in, cell=cell.cell, accumulate=accumulate)
+        payload_bytes(regime, units, again=again, computed_in_bytes=computed_in, cell=cell.cell, batch=batch)
         if computed_in
         else None
     )
@@ -196,7 +194,7 @@ def communication(cell: CellRows) -> list[Sent]:
     operations = {*(formula or {}), *(name for name, payload in payloads.items() if payload >= NEGLIGIBLE * total)}
     known_units = units or {}
     bound = regime.sharding == "zero3" and (
-        accumulate > 1 or gathered("zero3", regime.parameters, known_units) > regime.parameters
+        cell.cell.accumulate(batch) > 1 or gathered("zero3", regime.parameters, known_units) > regime.parameters
     )
     return [
         Sent(

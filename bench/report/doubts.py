@@ -144,13 +144,11 @@ def _left_out(cell: CellRows, *, much: bool) -> Found:
 def _otherwise(cell: CellRows, *, batch: bool) -> Found:
     """Rows of a script that did other steps than the matrix says: other samples, or the same in another way."""
     for row in cell.rows:
-        accumulation, told = cell.cell.accumulate(row.batch_per_rank), dict[int, Iterator[str]]()
-        other = other_batch if batch else other_steps
+        samples, told = cell.cell.samples_of_rank(row.batch_per_rank), dict[int, Iterator[str]]()
+        otherwise = other_batch if batch else other_steps
         for rank in row.sampled.ranks if row.sampled else ():
-            if (seen := rank.raw.observed) is None:
-                continue
-            steps = len(rank.raw.step_times_s)
-            told[rank.raw.rank] = other(seen, steps, row.batch_per_rank, accumulation)
+            if (seen := rank.raw.observed) is not None:
+                told[rank.raw.rank] = otherwise(seen, len(rank.raw.step_times_s), row.batch_per_rank, samples)
         yield from ((row, f"{words}; its figures count what was seen.") for words in by_rank(told))
 
 

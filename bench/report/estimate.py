@@ -73,12 +73,12 @@ def _over(amount: float | None, rate: float | None) -> float | None:
 
 
 def _compute_s(forecast: Forecast, device: DeviceSpec, batch: int) -> float | None:
-    total_s, several = 0.0, forecast.cell.accumulate(batch)
-    for dtype, (fixed, each) in forecast.flops.items():
+    total_s = 0.0
+    for dtype, each in forecast.flops.items():
         rate = device.fp32_flops_per_s if dtype == "float32" else device.bf16_flops_per_s
         if rate is None:
             return None
-        total_s += several * max(0.0, fixed + each * batch) / rate
+        total_s += max(0.0, forecast.of_step(batch, each)) / rate
     return total_s
 
 
@@ -86,11 +86,11 @@ def _least_moved_bytes(forecast: Forecast, batch: int) -> float:
     """What must at least pass between the memory and the processors: weights are read in forward, and trained ones in
     backward too, the optimizer reads and writes master weights and moments, and what forward keeps is written and read
     once."""
-    regime, (fixed, each) = forecast.regime, forecast.kept_bytes
+    regime, kept_bytes = forecast.regime, max(0.0, forecast.of_step(batch, forecast.kept_bytes))
     model = state(regime)
     computed = (computed_in_bytes(forecast.cell) or 0) * (regime.parameters + regime.trained_parameters)
     stepped = model.stepped + model.moments if regime.optimizer_dtype else 0.0
-    return forecast.cell.accumulate(batch) * (computed + 2 * max(0.0, fixed + each * batch)) + 2 * stepped
+    return forecast.of_step(batch, (computed, 0.0)) + 2 * kept_bytes + 2 * stepped
 
 
 def _least_sent_bytes(forecast: Forecast, batch: int) -> float | None:
@@ -110,8 +110,7 @@ def _sent_bytes(forecast: Forecast, batch: int, *, gloo: bool) -> dict[str, floa
     if width is None:
         return None
     units, again = forecast.unit_parameters, forecast.regathered
-    several = forecast.cell.accumulate(batch)
-    payload = payload_bytes(regime, units, again=again, computed_in_bytes=width, cell=forecast.cell, accumulate=several)
+    payload = payload_bytes(regime, units, again=again, computed_in_bytes=width, cell=forecast.cell, batch=batch)
     return None if payload is None else sent(regime, payload, gloo=gloo)
 
 
@@ -132,19 +131,15 @@ def work(forecast: Forecast, batch: int) -> Work | None:
     gathered each unit whenever it is used.
     """
     on_cpu = forecast.device == "cpu"
-    of_rank, several = _sent_bytes(forecast, batch, gloo=on_cpu), forecast.cell.accumulate(batch)
+    of_rank = _sent_bytes(forecast, batch, gloo=on_cpu)
     if of_rank is None:
         return None
     sharing = forecast.cell.ranks_per_node if on_cpu else 1
-    fixed, each = forecast.moved_bytes
     amounts = {
-        "moved_bytes": sharing * (several * (fixed + each * batch) + _stepped_bytes(forecast)),
+        "moved_bytes": sharing * (forecast.of_step(batch, forecast.moved_bytes) + _stepped_bytes(forecast)),
         "sent_bytes": sharing * sum(of_rank.values()),
-        "operators": float(several * forecast.operators),
-        **{
-            f"{dtype}_flops": sharing * several * (fixed + each * batch)
-            for dtype, (fixed, each) in forecast.flops.items()
-        },
+        "operators": forecast.of_step(batch, (forecast.operators, 0.0)),
+        **{f"{dtype}_flops": sharing * forecast.of_step(batch, each) for dtype, each in forecast.flops.items()},
     }
     return {kind: amount for kind, amount in amounts.items() if amount > 0}
 

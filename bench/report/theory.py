@@ -106,8 +106,8 @@ def state(regime: Regime, *, whole_gradient_bytes: int | None = None) -> State:
 def held_back_bytes(cell: CellRows, regime: Regime) -> int | None:
     """Bytes of each gradient that FSDP holds unreduced up to the last of several micro-batches, whatever the number of
     ranks: FSDP1 as backward makes them, FSDP2 in the dtype of the reduction, fp32. None where it holds shards."""
-    several = any(cell.cell.accumulate(row.batch_per_rank) > 1 for row in cell.rows if row.sampled)
-    if not several or cell.cell.train.accumulate_sync == "each" or regime.world_size == 1:
+    batches = [row.batch_per_rank for row in cell.rows if row.sampled]
+    if regime.world_size == 1 or not any(cell.cell.defers(batch, regime.sharding) for batch in batches):
         return None
     match regime.sharding:
         case "FULL_SHARD" | "SHARD_GRAD_OP":

@@ -135,7 +135,7 @@ def _measure(
     batches = iter(job.loader(attempt.batch_per_rank))
     scaled = _find_scale(job, batches, here) if job.scales else []
     watches = attempt.cell.train.compile == "none"
-    last = (measure.warmup_steps - 1) * job.accumulate
+    last = job.batches_of(measure.warmup_steps - 1)
     of_units = job.units.watched(batches, last) if job.units else contextlib.nullcontext(batches)
     with (
         of_units as counted,
@@ -153,8 +153,7 @@ def _measure(
     here.device.reset_peaks()
     meters = here.device.meters()
     measure_start = time.perf_counter()
-    n_batches = measure.steps * job.accumulate
-    seen = Seen(batches, n_batches, attempt.batch_per_rank, values=job.largest is not None)
+    seen = Seen(batches, job.batches_of(measure.steps), attempt.batch_per_rank, values=job.largest is not None)
     for meter in meters.values():
         meter.start()
     throughput = throughput_window(job, seen, measure.steps, here.device, here.beat, Stage.MEASURE)
@@ -262,7 +261,7 @@ def _find_scale(job: Job, batches: Batches, here: Here) -> list[list[float]]:
 def _warm_up(attempt: Attempt, job: Job, batches: Batches, here: Here) -> tuple[Window, Computed]:
     """The steps before the measurement, and what the last of them computed."""
     steps, products = attempt.measure.warmup_steps, attempt.cell.train.compile == "none"
-    with watching(batches, (steps - 1) * job.accumulate, products=products) as (watched, computed):
+    with watching(batches, job.batches_of(steps - 1), products=products) as (watched, computed):
         return throughput_window(job, watched, steps, here.device, here.beat, Stage.WARMUP), computed
 
 

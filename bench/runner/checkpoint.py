@@ -4,6 +4,7 @@ import errno
 import shutil
 import time
 from collections.abc import Callable, Iterable
+from itertools import islice
 from pathlib import Path
 
 import torch
@@ -58,7 +59,7 @@ def save_and_load(job: Job, batches: Batches, folder: Path, device: DeviceAdapte
     Args:
         folder: where to write, the same for all ranks.
     """
-    upcoming = [next(batches) for _ in range(STEPS * job.accumulate)]
+    upcoming = list(islice(batches, job.batches_of(STEPS)))
 
     def timed(action: Callable[[str], object], index: int) -> float:
         beat(Stage.CHECKPOINT, index, 4)

@@ -78,7 +78,7 @@ def _steps(
         for index in range(steps):
             beat(Stage.AUDIT, index, steps)
             with record_function("bench:step"):
-                of_step = PhaseMarks(job.accumulate)
+                of_step = PhaseMarks(job.batches_of(1))
                 step(job, batches, of_step)
                 of_step.end()
                 marks.append(device.mark())

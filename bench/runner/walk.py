@@ -41,7 +41,7 @@ def walk(job: Job, walk: Walk, device: DeviceAdapter, out: Path, rank: int, beat
         if job.largest is not None:
             step(job, iter(job.largest(batch)), untimed)
         device.synchronize()
-        took_s = device.between_s(start, end) / job.accumulate
+        took_s = device.between_s(start, end) / job.batches_of(1)
         memory = device.memory(job.capacity_bytes)
         used_bytes.append((batch, memory.used_bytes))
         footprints.append(Footprint(batch_per_rank=batch, memory=_without_free(memory, footprints), step_time_s=took_s))

@@ -88,7 +88,7 @@ def _checked(ranks: list[RankOk], attempt: Attempt, note: Callable[[str], None])
     told = {}
     for rank in ranks:
         assert rank.observed is not None
-        asked = len(rank.step_times_s), attempt.batch_per_rank, cell.accumulate(attempt.batch_per_rank)
+        asked = len(rank.step_times_s), attempt.batch_per_rank, attempt.samples_of_rank(1)
         told[rank.rank] = [*other_batch(rank.observed, *asked), *other_steps(rank.observed, *asked)]
     for words in by_rank(told):
         note(f"batch {attempt.batch_per_rank}, {words}; figures count what was seen")

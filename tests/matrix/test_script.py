@@ -150,11 +150,6 @@ def test_two_placeholders_that_disagree_on_accumulation_are_refused(load_text: L
         expand(load_text(text(more, axes)), CPU)
 
 
-def test_accumulation_of_a_workload_stays_refused(load_text: LoadText) -> None:
-    with pytest.raises(InputError, match="gradient accumulation is refused"):
-        load_text("matrix: {backend: ddp, batch: 1, gradient_accumulation_steps: 2}\n")
-
-
 def test_a_scripts_own_config_is_handed_over_as_it_is_written(load_text: LoadText, tmp_path: Path) -> None:
     """bench would not measure a workload so: it accumulates, computes in fp16, compiles and splits sequences."""
     own = {

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from bench.records.observed import only_forwards
 from bench.records.outcome import KINDS
 from bench.records.until import Until
 from bench.records.verdict import Probe, Stopped, Verdict
@@ -42,6 +43,7 @@ from bench.report.tables.header import (
     until_words,
     versions_in_words,
 )
+from bench.report.tables.raw_matrix import micro_batches
 from bench.report.tables.speedup import how_sure_intervals_are
 from bench.report.tables.table import Column, Lines, Number, Table, table_of
 from bench.statistics.launches import ASSUMED, LaunchVariation
@@ -170,8 +172,6 @@ def settings_table(
     remarks = {id(setting): "; ".join(_remarks(setting, doubted, observed)) for setting in shown}
     headroom = Number[Setting]("headroom", lambda setting: percent(setting.advice.headroom) if setting.advice else "")
     differ = len({setting.advice.headroom for setting in found if setting.advice}) > 1
-    accumulate = Number[Setting]("accumulate", lambda setting: str(setting.row.accumulate) if setting.row else "")
-    accumulates = any(setting.row and (setting.row.global_batch or setting.row.accumulate > 1) for setting in found)
     max_batch = Number[Setting](
         "max batch",
         lambda setting: str(largest.get((setting.cell.cell.id, str(setting.shown.settings.get(RUN)))) or ""),
@@ -181,7 +181,7 @@ def settings_table(
         *(_axis(name) for name in summary.columns or ("backend",)),
         *([headroom] if differ else []),
         Number("batch", lambda setting: batch_of(setting.row) if setting.row else ""),
-        *([accumulate] if accumulates else []),
+        *micro_batches(found, lambda setting: setting.row),
         Number(
             "samples/s",
             lambda setting: rate(setting.row.rate) if setting.row else "",
@@ -302,12 +302,9 @@ def _micro_batches(summary: Summary) -> Iterator[tuple[str, str]]:
     """Cells of scripts of which only the calls of the model show how many samples a step has."""
     for cell in summary.cells:
         rank = cell.best.sampled.slowest.raw if cell.best and cell.best.sampled else None
-        seen = rank.observed if rank else None
-        if cell.best and rank and seen and seen.forwards and seen.samples and seen.loaded_samples is None:
-            forwards, says = seen.forwards / len(rank.step_times_s), cell.cell.accumulate(cell.best.batch_per_rank)
-            if forwards > says:
-                words = f"a step had {forwards:g} forwards, and the matrix says {says}. Each counts as a micro-batch:"
-                words += " if several are of the same samples, samples/s is too high."
+        if cell.best and rank and rank.observed:
+            batch = cell.best.batch_per_rank
+            for words in only_forwards(rank.observed, len(rank.step_times_s), batch, cell.cell.samples_of_rank(batch)):
                 yield words, cell_name(summary, cell.best)
 
 

@@ -23,14 +23,12 @@ def matrix(summary: Summary) -> Table:
     """Every result, with the peak throughput of each cell in bold."""
     best = {cell.best.id for cell in summary.cells if cell.best}
     traits = {row.id: cell.traits(row) for cell in summary.cells for row in cell.rows}
-    accumulate = Number[Row]("accumulate", lambda row: str(row.accumulate))
-    launches = Number[Row]("launches", launches_in_words)
     samples_per_s = measured_column("samples/s", lambda measured: rate(measured.samples_per_s_global))
     columns = [
         *row_columns(summary),
-        *([accumulate] if any(row.global_batch or row.accumulate > 1 for row in summary.rows) else []),
+        *micro_batches(summary.rows, lambda row: row),
         Number[Row]("global batch", lambda row: str(row.batch_global)),
-        *([launches] if any(row.launches for row in summary.rows) else []),
+        *([Number[Row]("launches", launches_in_words)] if any(row.launches for row in summary.rows) else []),
         replace(samples_per_s, bold=lambda row: row.id in best),
         measured_column("step ms", lambda measured: ms(measured.step_time_s_rank_max)),
         *(measured_column(figure.header, partial(shown, figure)) for figure in figure_columns(summary)),
@@ -86,6 +84,13 @@ def row_columns(summary: Summary) -> list[Column[Row]]:
     """The columns that identify a row: the settings that differ, and the batch."""
     settings = [Column[Row](caption(name), partial(value_of, name=name)) for name in summary.columns]
     return [*settings, Number("batch per rank", batch_of)]
+
+
+def micro_batches(items: Iterable[Item], row_of: Callable[[Item], Row | None]) -> list[Column[Item]]:
+    """A column for the micro-batches of a step, where some step may have several."""
+    if not any(row.global_batch or row.accumulate > 1 for row in map(row_of, items) if row):
+        return []
+    return [Number("accumulate", lambda item: str(row.accumulate) if (row := row_of(item)) else "")]
 
 
 def outcome_column(traits: Callable[[Row], KindTraits]) -> Column[Row]:
