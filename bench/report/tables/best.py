@@ -34,7 +34,7 @@ def certificates(bests: Collection[Best], advice: Sequence[Advice]) -> Lines:
     """
     told = [task.certified.answer for task in advice if task.certified and not task.unsure]
     stand = [task.stands for task in advice]
-    lines = [line for best in bests for line in _certificate(best, told, stand)]
+    lines = [line for best in bests for line in certificate(best, told, stand)]
     if any(task.unsure for task in advice) and any(best.answers for best in bests):
         lines.append("This takes the figures as they are, and some that decide are doubted: see below.")
     return Lines(title=TITLE, lines=tuple(lines))
@@ -49,14 +49,21 @@ def surest(certified: Certified) -> str:
     return f"no setting of {answer.settings} can be more than {_within(answer)} faster ({sure} confidence)"
 
 
-def _certificate(best: Best, told: Collection[Fastest], stand: Collection[Fastest | None]) -> Iterator[str]:
-    """The sentences of one run, of the answers that results still support. Those that are ``told`` are not repeated."""
+def certificate(
+    best: Best, told: Collection[Fastest] = (), stand: Collection[Fastest | None] | None = None
+) -> Iterator[str]:
+    """The sentences of one run.
+
+    Args:
+        told: answers that are not repeated.
+        stand: those that results still support; None: all.
+    """
     if best.ended is None:
         yield "--best was interrupted: the same command goes on."
         return
     for answer in best.answers:
         task = f"For {answer.task}: " if answer.task else ""
-        if answer not in stand:
+        if stand is not None and answer not in stand:
             told_before = f"{task}{answer.name} was certified, and results now say otherwise"
             yield f"{told_before}: `bench run --best` certifies anew."
             continue
