@@ -313,7 +313,9 @@ def test_a_share_that_is_none_is_one_message(tmp_path: Path, option: str, text: 
 
 def test_given_noise_decides(tmp_path: Path) -> None:
     base, head = store(tmp_path / "base", run()), store(tmp_path / "head", run([0.15] * STEPS, [0.15] * STEPS))
-    assert "1 SLOWER" in bench("compare", base, head).stdout
+    shown = bench("compare", base, head).stdout
+    assert "1 SLOWER" in shown
+    assert "Except for SAME, it has 99.0 % confidence" in shown
     assert "1 UNCLEAR" in bench("compare", base, head, "--noise", "10%").stdout
     assert "1 SAME" in bench("compare", base, head, "--same-within", "0.8").stdout
 

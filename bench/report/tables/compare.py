@@ -229,7 +229,7 @@ def _pairs(runs: TwoRuns) -> Table:
             "Step ms: the typical step, which is the mean of the faster half of the slowest rank's steps. head / base"
             " is the ratio of the typical steps; of means is the ratio of the mean steps, with its 95 % interval.",
             f"SAME: the interval, of 95 % confidence, and the ratio of means lie within {percent(runs.margin)}"
-            " (--same-within). SLOWER, FASTER: the interval is beyond that. Except of SAME, it has"
+            " (--same-within). SLOWER, FASTER: the interval is beyond that. Except for SAME, it has"
             f" {percent(ALARM_CONFIDENCE)} confidence for all attempts together."
             " SLOWER TAIL, FASTER TAIL: the typical step is neither, but more or fewer steps are slow, and the mean"
             " changes by more than that. UNCLEAR: none of these, or only the slower run was disturbed;"
