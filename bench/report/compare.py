@@ -104,10 +104,10 @@ class Pair:
         return word == "SLOWER TAIL" or (word == "SLOWER" and not self.disturbed.startswith("head"))
 
     def undecided(self, threshold: float) -> bool:
-        """Whether it may or may not be longer by ``threshold``."""
+        """Whether it may or may not be longer by ``threshold``. That it is not needs no more confidence than SAME."""
         if self.ratio is None:
             return self.speed == "UNCLEAR"
-        reaches = self.ratio.alarm[1] > 1 + threshold or self.ratio.of_means > 1 + threshold
+        reaches = self.ratio.interval[1] > 1 + threshold or self.ratio.of_means > 1 + threshold
         return reaches and not self.slower(threshold)
 
     def may_hide_a_regression(self, threshold: float) -> bool:

@@ -288,6 +288,16 @@ def test_the_gate_judges_by_its_own_threshold_and_not_by_the_margin(tmp_path: Pa
     assert (beyond.exit_code, beyond.stderr) == (0, "")
 
 
+def test_the_gate_has_decided_where_the_table_says_same() -> None:
+    """Of an attempt that is SAME with 95 % confidence, the interval of an alarm may reach further than the margin."""
+    base, head = ([run([s] * STEPS, batch=batch) for batch in range(1, 13)] for s in (0.1, 0.1002))
+    two = compare_runs(base, head)
+    assert {pair.speed for pair in two.pairs} == {"SAME"}
+    assert max(pair.ratio.alarm[1] for pair in two.pairs if pair.ratio) > 1.05
+    assert open_questions(two, 0.05) == []
+    assert len(two.undecided(0.01)) == len(two.pairs)
+
+
 def test_the_command_is_loud_about_unlike_machines(tmp_path: Path) -> None:
     base = store(tmp_path / "base", run())
     head = store(tmp_path / "head", run(machine=CUDA_MACHINE), machine=CUDA_MACHINE)
