@@ -32,6 +32,7 @@ from bench.records.outcome import Result as Record
 from bench.records.verdict import Goal, Probe, Stopped
 from bench.report.compare import GRANULE_BYTES, HEAP_BLOCK_BYTES, MAX_NEAREST, compare_runs
 from bench.report.tables.compare import open_questions, regressions, summary_line, tables
+from bench.report.tables.speedup import how_launches_vary
 from bench.statistics.launches import LaunchVariation
 from bench.statistics.ratio import typical_of_launches, typical_ratios
 from bench.statistics.verdict import speed
@@ -482,6 +483,41 @@ def test_noise_replaces_what_launches_vary_by_for_the_typical_and_the_mean_step(
         widths[noise] = pair.ratio.interval[1], pair.means.interval[1], pair.launches_vary
     assert all(
         small < shown < large for shown, small, large in zip(*(widths[n] for n in (None, 0.001, 0.2)), strict=True)
+    )
+
+
+@pytest.mark.parametrize(
+    ("launches", "known", "said"),
+    [
+        ((3, 3), 5, "Sides with three or four launches: launches of this machine differ by 0.3 % "),
+        ((3, 3), 5, "; the variation of three or four launches counts if it is larger. Other attempts: their own"),
+        ((2, 3), 5, "Sides with fewer than three launches: launches of this machine differ by 0.3 % "),
+        ((2, 3), 5, " degrees of freedom), standard deviation. Other attempts: their own variation. 1.0 % between"),
+        ((5, 5), 0, "Three launches a side: their own variation. 1.0 % between the runs is added."),
+    ],
+)
+def test_the_legend_says_which_attempts_rest_on_the_variation_of_the_machine(
+    launches: tuple[int, int], known: int, said: str
+) -> None:
+    """Another attempt of so many launches is what tells it."""
+
+    def of(scale: float, number: int, batch: int) -> list[Record]:
+        steps_s = [0.1 * scale * level for level in (1.0, 1.003, 0.997, 1.004, 0.996)[:number]]
+        return [launched(run([s] * STEPS, batch=batch), n) for n, s in enumerate(steps_s, 1)]
+
+    base, head = (
+        [*of(scale, number, 2), *of(scale, known, 4)] for scale, number in zip((1.0, 1.001), launches, strict=True)
+    )
+    shown = " ".join(tables(compare_runs(base, head))[0].notes)
+    assert said in shown
+
+
+def test_the_legend_names_all_sides_with_few_launches() -> None:
+    machine = LaunchVariation(sd=0.01, degrees=10, source="known")
+    (said,) = how_launches_vary({"variation"}, [machine], [], {1, 3}, own=True)
+    assert said == (
+        "Sides with fewer than five launches: launches of this machine differ by 1.0 % (known, 10 degrees of freedom),"
+        " standard deviation; the variation of three or four launches counts if it is larger."
     )
 
 

@@ -10,7 +10,7 @@ from bench.report.compare import GRANULE_BYTES, HEAP_BLOCK_BYTES, MEMORY_MARGIN,
 from bench.report.implausible import disturbances_of
 from bench.report.naming import ends, short_reason
 from bench.report.rows import Row
-from bench.report.tables.speedup import how_launches_vary
+from bench.report.tables.speedup import fewest_launches, how_launches_vary
 from bench.report.tables.table import Column, Number, Table, table_of
 from bench.statistics.ratio import ALARM_CONFIDENCE, QUIET
 from bench.statistics.tail import SLOW, SlowSteps
@@ -198,9 +198,13 @@ def _launches_vary(runs: TwoRuns) -> str:
     decided = [pair.ratio for pair in runs.pairs if pair.ratio and pair.speed in ("SLOWER", "FASTER")]
     tips = [ratio.tips_at for ratio in decided if ratio.tips_at]
     bases = {ratio.basis for ratio in ratios}
-    sentences = [*how_launches_vary(bases, [runs.variation] if runs.variation else [], tips, own=True)]
+    known = [(pair.base, pair.head) for pair in runs.pairs if pair.ratio and pair.ratio.basis == "variation"]
+    variations = [runs.variation] if runs.variation else []
+    sentences = [*how_launches_vary(bases, variations, tips, set(map(fewest_launches, known)), own=True)]
     if "launches" in bases:
-        sentences.append(f"Three launches a side: their own variation, and {percent(QUIET)} between the runs.")
+        sentences.append(f"{'Other attempts' if sentences else 'Three launches a side'}: their own variation.")
+    if "launches" in bases or ("variation" in bases and runs.variation and not runs.variation.over_time):
+        sentences.append(f"{percent(QUIET)} between the runs is added.")
     return " ".join([*sentences, "--noise replaces this."])
 
 
