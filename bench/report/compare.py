@@ -304,7 +304,7 @@ def _pair(
     means = rate_ratio(times, within)
     same = [result.outcome for result in base] == [result.outcome for result in head]
     if same and ratio is not None:  # the same measurement
-        ratio = replace(ratio, interval=(1.0, 1.0), alarm=(1.0, 1.0))
+        ratio = replace(ratio, interval=(1.0, 1.0), alarm=(1.0, 1.0), as_wide_as_spread=False)
         means = RateRatio(1.0, (1.0, 1.0), (1.0, 1.0), means.basis)
     word = speed(ratio, margin)
     if word == "SLOWER" or (word != "FASTER" and tail is not None and tail.more):

@@ -106,6 +106,8 @@ class Ratio:
     tips_at: float | None = None
     """Standard deviation between launches, a share, from which ``alarm`` would reach the margin; None where both sides
     have enough launches."""
+    as_wide_as_spread: bool = False
+    """Whether the ratios of the attempts differ by so much among themselves that this alone gives the width."""
 
 
 class Typical(NamedTuple):
@@ -224,12 +226,15 @@ def _ratio(
     below, above = (_half_width(base, head, side.disturbed, noise, variation) for side in (head, base))
     confidence = confidence_of(n_pairs)
 
-    def widest(half_width: HalfWidth, confidence: float) -> float:
-        own = student_t(half_width.degrees, confidence) * half_width.error
-        return max(own, student_t(n_pairs - 1, confidence) * spread) if spread else own
+    def own(half_width: HalfWidth, confidence: float) -> float:
+        return student_t(half_width.degrees, confidence) * half_width.error
+
+    def least(confidence: float) -> float:
+        return student_t(n_pairs - 1, confidence) * spread if spread else 0.0
 
     def ends(confidence: float) -> tuple[float, float]:
-        return math.exp(log - widest(below, confidence)), math.exp(log + widest(above, confidence))
+        reach = [max(own(side, confidence), least(confidence)) for side in (below, above)]
+        return math.exp(log - reach[0]), math.exp(log + reach[1])
 
     return Ratio(
         estimate=math.exp(log),
@@ -239,6 +244,7 @@ def _ratio(
         typical_s=(base.time_s, head.time_s),
         basis=below.basis,
         tips_at=(below if log > 0 else above).tips_at(math.exp(log), confidence, margin) if noise is None else None,
+        as_wide_as_spread=least(CONFIDENCE) > min(own(side, CONFIDENCE) for side in (below, above)),
     )
 
 

@@ -512,6 +512,24 @@ def test_the_legend_says_which_attempts_rest_on_the_variation_of_the_machine(
     assert said in shown
 
 
+def test_the_legend_says_where_the_attempts_themselves_give_the_width() -> None:
+    base = [run([0.1] * STEPS, batch=batch) for batch in range(1, 6)]
+    scattered = [run([0.1 * s] * STEPS, batch=batch) for batch, s in enumerate((0.96, 0.98, 1.001, 1.02, 1.04), 1)]
+    said = "no interval is narrower than their ratios differ among themselves, whatever --noise says: "
+    for noise, of in ((0.001, "5 of 5"), (0.005, "5 of 5"), (0.2, "")):
+        two = compare_runs(base, scattered, noise=noise)
+        notes = " ".join(tables(two)[0].notes)
+        assert (f"{said}{of} attempts would have a narrower one." in notes) is bool(of)
+        assert ("among themselves" in notes) is bool(of)
+    alike = compare_runs(base, [run([0.1001] * STEPS, batch=batch) for batch in range(1, 6)], noise=0.001)
+    assert "among themselves" not in str(tables(alike))
+    four = compare_runs(base[:4], scattered[:4], noise=0.001)
+    assert "among themselves" not in str(tables(four))
+    *_, same = compare_runs([*base, run(batch=6)], [*scattered, run(batch=6)], noise=0.001).pairs
+    assert same.ratio is not None
+    assert not same.ratio.as_wide_as_spread, "the same measurement"
+
+
 def test_the_legend_names_all_sides_with_few_launches() -> None:
     machine = LaunchVariation(sd=0.01, degrees=10, source="known")
     (said,) = how_launches_vary({"variation"}, [machine], [], {1, 3}, own=True)

@@ -12,7 +12,7 @@ from bench.report.naming import ends, short_reason
 from bench.report.rows import Row
 from bench.report.tables.speedup import fewest_launches, how_launches_vary
 from bench.report.tables.table import Column, Number, Table, table_of
-from bench.statistics.ratio import ALARM_CONFIDENCE, QUIET
+from bench.statistics.ratio import ALARM_CONFIDENCE, ENOUGH_PAIRS, QUIET
 from bench.statistics.tail import SLOW, SlowSteps
 from bench.statistics.verdict import MORE_LAUNCHES, speed
 from bench.units import UNKNOWN, counted, gib, ms, percent, size
@@ -208,6 +208,17 @@ def _launches_vary(runs: TwoRuns) -> str:
     return " ".join([*sentences, "--noise replaces this."])
 
 
+def _spread(runs: TwoRuns) -> str:
+    """Which intervals say nothing of their own attempt; empty where none."""
+    as_wide = sum(pair.ratio.as_wide_as_spread for pair in runs.pairs if pair.ratio)
+    if not as_wide:
+        return ""
+    return (
+        f"With {ENOUGH_PAIRS} attempts or more, no interval is narrower than their ratios differ among themselves,"
+        f" whatever --noise says: {as_wide} of {counted(len(runs.pairs), 'attempt')} would have a narrower one."
+    )
+
+
 def _pairs(runs: TwoRuns) -> Table:
     repeated = any(pair.base.launches or pair.head.launches for pair in runs.pairs)
     columns: list[Column[Pair]] = [
@@ -238,7 +249,7 @@ def _pairs(runs: TwoRuns) -> Table:
             " SLOWER TAIL, FASTER TAIL: the typical step is neither, but more or fewer steps are slow, and the mean"
             " changes by more than that. UNCLEAR: none of these, or only the slower run was disturbed;"
             f" measure more launches ({MORE_LAUNCHES}) or steps, or use a quieter machine.",
-            *filter(None, [_launches_vary(runs)]),
+            *filter(None, [_launches_vary(runs), _spread(runs)]),
             f"GiB: peak allocated of the worst rank; of several launches, the largest. Memory compares the means of the"
             f" launches' peaks: SAME within {percent(MEMORY_MARGIN)} or"
             f" {size(GRANULE_BYTES)}. UNCLEAR: it differs by more, but launches of one run may differ as much. On a CPU"
