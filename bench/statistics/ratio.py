@@ -33,7 +33,8 @@ can make head look faster and never slower. Each run's disturbance therefore wid
 A workload whose steps vary by themselves gets wider intervals than necessary. A user who knows the noise can give it:
 its square then replaces the launches' and the disturbance's, however many launches there are.
 
-*The mean step* of two runs has the interval of a report, with `QUIET` where launches show their own variation.
+*The mean step* of two runs has the interval of a report, with `QUIET` where launches show their own variation. Of
+imported figures and those of a script, nothing else is known, so it is compared instead of the typical step.
 
 With `ENOUGH_LAUNCHES` launches, their own variation is the error of an attempt's typical step, and the disturbance
 drops out. With fewer than `MANY_LAUNCHES`, the machine's is, where it is known better and is not smaller.
@@ -133,6 +134,7 @@ def typical_ratios(
     noise: float | None = None,
     variation: LaunchVariation | None = None,
     margin: float = 0.0,
+    comparisons: int | None = None,
 ) -> list[Ratio | None]:
     """The ratio of each pair of base and head; None where one has fewer than three steps.
 
@@ -140,11 +142,32 @@ def typical_ratios(
         noise: standard deviation of every run, as a share, instead of an estimate from its own steps.
         variation: between launches on this machine, if known.
         margin: share by which a step may change and count as the same.
+        comparisons: number of ratios that are judged together, if others are, too.
     """
     both = [(base, head) for base, head in typical if base and head]
     spread = _spread([math.log(head.time_s / base.time_s) for base, head in both])
-    ratios = iter([_ratio(base, head, noise, variation, margin, spread, len(both)) for base, head in both])
+    confidence = confidence_of(comparisons or len(both))
+    ratios = iter([_ratio(base, head, noise, variation, margin, spread, len(both), confidence) for base, head in both])
     return [next(ratios) if base and head else None for base, head in typical]
+
+
+def ratio_of_means(means_s: tuple[float, float], within: HalfWidth, margin: float, comparisons: int) -> Ratio:
+    """Of a base and a head of whose steps only the means are known: the typical step, too, is then the mean one.
+
+    Args:
+        margin: share by which a step may change and count as the same.
+        comparisons: number of ratios that are judged together.
+    """
+    estimate, confidence = means_s[1] / means_s[0], confidence_of(comparisons)
+    return Ratio(
+        estimate=estimate,
+        interval=within.interval(estimate),
+        alarm=within.interval(estimate, confidence),
+        of_means=estimate,
+        typical_s=means_s,
+        basis=within.basis,
+        tips_at=within.tips_at(estimate, confidence, margin),
+    )
 
 
 def shown_by(typical: Sequence[tuple[Typical | None, Typical | None]]) -> LaunchVariation | None:
@@ -221,10 +244,10 @@ def _ratio(
     margin: float,
     spread: float,
     n_pairs: int,
+    confidence: float,
 ) -> Ratio:
     log = math.log(head.time_s / base.time_s)
     below, above = (_half_width(base, head, side.disturbed, noise, variation) for side in (head, base))
-    confidence = confidence_of(n_pairs)
 
     def own(half_width: HalfWidth, confidence: float) -> float:
         return student_t(half_width.degrees, confidence) * half_width.error

@@ -1,5 +1,6 @@
 """Two runs against each other: arithmetic by hand and against scipy, verdicts on invented noise, the command line."""
 
+import math
 import random
 import re
 from collections.abc import Sequence
@@ -31,8 +32,11 @@ from bench.records.outcome import Failed, Ok, Oom, Reported, Skipped
 from bench.records.outcome import Result as Record
 from bench.records.verdict import Goal, Probe, Stopped
 from bench.report.compare import GRANULE_BYTES, HEAP_BLOCK_BYTES, MAX_NEAREST, compare_runs
+from bench.report.speedup import compare_axis
+from bench.report.summary import summarize
 from bench.report.tables.compare import open_questions, regressions, summary_line, tables
 from bench.report.tables.speedup import how_launches_vary
+from bench.statistics.intervals import student_t
 from bench.statistics.launches import LaunchVariation
 from bench.statistics.ratio import typical_of_launches, typical_ratios
 from bench.statistics.verdict import speed
@@ -62,12 +66,64 @@ def test_a_run_against_itself_is_the_same_everywhere_also_where_it_was_disturbed
     assert regressions(two, 0.0) == []
 
 
-def test_figures_without_samples_are_unclear() -> None:
-    ours, theirs = (Reported(source="a paper", samples_per_s_global=rate) for rate in (10.0, 5.0))
-    two = compare_runs([result(ours)], [result(theirs)])
+def imported(step_s: float, **changes: object) -> Record:
+    return result(Reported(source="a paper", step_time_s_per_rank=(step_s,)), **changes)
+
+
+def test_imported_figures_are_judged_by_the_rule_of_a_report() -> None:
+    """One launch each, of which no steps are known."""
+    two = compare_runs([imported(0.1)], [imported(0.112)])
     (pair,) = two.pairs
-    assert (pair.speed, pair.ratio) == ("UNCLEAR", None)
-    assert "--noise replaces this" not in str(tables(two))
+    assert pair.ratio is not None
+    both = summarize([imported(0.1, backend="fsdp"), imported(0.112)])
+    (of_report,) = {each.ratio.inverse for each in compare_axis(both, reference="fsdp").speed_ups}
+    assert pair.ratio.estimate == pair.ratio.of_means == pytest.approx(1.12)
+    assert pair.ratio.interval == pytest.approx(of_report.interval)
+    assert pair.ratio.alarm == pytest.approx(of_report.alarm)
+    assert pair.means.interval == pair.ratio.interval
+    assert (pair.speed, pair.ratio.basis) == ("UNCLEAR", "assumed")
+    assert open_questions(two, 0.05) == [UNDECIDED]
+    shown = str(tables(two))
+    assert "assumes that launches vary by 5.0 % (standard deviation). --noise replaces this." in shown
+    assert "measure.launches" not in shown
+    assert "1.120 (0.957 to 1.311)" in shown
+    (far,) = compare_runs([imported(0.1)], [imported(0.2)]).pairs
+    assert far.speed == "SLOWER"
+    for throughput in (10.0, 5.0):
+        other = result(Reported(source="a paper", samples_per_s_global=throughput))
+        (pair,) = compare_runs([result(Reported(source="a paper", samples_per_s_global=10.0))], [other]).pairs
+        assert pair.speed == ("SAME" if throughput == 10.0 else "SLOWER")
+
+
+@pytest.mark.parametrize(
+    ("head_s", "noise", "word", "exit_code"),
+    [
+        (0.112, "1%", "SLOWER", 1),
+        (0.112, "5%", "UNCLEAR", 0),
+        (0.101, "1%", "SAME", 0),
+        (0.09, "1%", "FASTER", 0),
+        (0.106, "1%", "UNCLEAR", 1),
+    ],
+)
+def test_given_noise_decides_of_imported_figures(
+    tmp_path: Path, head_s: float, noise: str, word: str, exit_code: int
+) -> None:
+    base, head = store(tmp_path / "base", imported(0.1)), store(tmp_path / "head", imported(head_s))
+    gate = bench("compare", base, head, "--noise", noise, "--fail-on-regression", "5%")
+    assert (f"Step: 1 {word}." in gate.stdout, gate.exit_code) == (True, exit_code)
+    if word == "UNCLEAR" and exit_code:
+        assert "say with --noise how much it varies, or pass with --unclear pass" in gate.stderr
+
+
+def test_what_launches_of_this_machine_vary_by_says_nothing_of_imported_figures() -> None:
+    launches = [launched(run([0.1 * s] * STEPS, batch=4), n) for n, s in enumerate((1.0, 1.001, 0.999), 1)]
+    two = compare_runs([imported(0.1), *launches], [imported(0.112), *launches])
+    of_import, of_launches = (pair.ratio for pair in two.pairs)
+    assert of_import is not None
+    assert of_launches is not None
+    assert of_import.basis == "assumed"
+    half = student_t(10, 1 - 0.01 / 2) * 0.05 * math.sqrt(2)
+    assert of_import.alarm[1] == pytest.approx(1.12 * math.exp(half)), "both attempts are judged together"
 
 
 @pytest.mark.parametrize(
