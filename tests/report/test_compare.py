@@ -44,7 +44,7 @@ from bench.store.run_folder import Store
 
 STEPS = N_STEPS
 UNDECIDED = "1 of 1 attempt UNCLEAR at 5.0 %: the gate could not decide there"
-MORE = "; three or more launches in both runs decide more (measure.launches=5)\n"
+MORE = "; more launches in both runs decide more (measure.launches=5)\n"
 """Where a run has fewer."""
 ASKED = Measure(warmup_steps=1, steps=STEPS, phase_steps=2)
 

@@ -120,7 +120,7 @@ def open_questions(runs: TwoRuns, threshold: float) -> list[str]:
         few = runs.noise is None and any(
             pair.launched and pair.ratio and pair.ratio.basis != "launches" for pair in unclear
         )
-        more = f"; three or more launches in both runs decide more ({MORE_LAUNCHES})" if few else ""
+        more = f"; more launches in both runs decide more ({MORE_LAUNCHES})" if few else ""
         sentences.append(f"{at}: the gate could not decide there{more}")
     return sentences
 
