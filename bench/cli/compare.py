@@ -20,8 +20,8 @@ def compare(
         typer.Option(
             metavar="SHARE",
             help="Exit with 1 when a step, or the tail of slow steps, is longer by more than this share, 5%, or an"
-            " attempt that succeeded before fails or is missing now. stderr says how many attempts the gate could not"
-            " decide.",
+            " attempt that succeeded before fails or is missing now, or nothing was measured in both runs. stderr says"
+            " how many attempts the gate could not decide.",
         ),
     ] = None,
     unclear: Annotated[
@@ -85,7 +85,10 @@ def compare(
         typer.echo(disturbed, err=True)
     for question in compare_tables.open_questions(two, threshold) if threshold is not None else ():
         typer.echo(question, err=True)
-    if regressions:
+    nothing = threshold is not None and not two.pairs
+    if nothing:
+        typer.echo("no attempt was measured in both runs: the gate has nothing to judge", err=True)
+    if regressions or nothing:
         raise typer.Exit(1)
 
 

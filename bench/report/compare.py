@@ -26,12 +26,13 @@ from bench.report.naming import row_name
 from bench.report.rows import Row, Summary
 from bench.report.summary import row_of, summarize
 from bench.statistics.intervals import Interval, student_t
-from bench.statistics.launches import ENOUGH_DEGREES, LaunchVariation, mean_step_s
+from bench.statistics.launches import ENOUGH_DEGREES, HalfWidth, LaunchVariation, mean_step_s
 from bench.statistics.ratio import (
     ALARM_CONFIDENCE,
     Ratio,
     Steps,
     means_half_width,
+    ratio_of_means,
     shown_by,
     typical_of_launches,
     typical_ratios,
@@ -64,7 +65,7 @@ class Pair:
     base: Row
     head: Row
     ratio: Ratio | None
-    """Of the step's time, head to base; None when a run holds too few samples, or none."""
+    """Of the step's time, head to base; None when a run holds too few samples. See `of_means_alone`."""
     means: RateRatio
     """Of the mean steps, head to base, by the rule of the report's ratios."""
     launches_vary: float
@@ -81,6 +82,16 @@ class Pair:
     disturbed: str = ""
     """``head: ...``: what the machine recorded beside the slower run, and not beside the other one. It may be why steps
     are slow, so they decide nothing."""
+
+    @property
+    def of_means_alone(self) -> bool:
+        """Whether no steps of a side are known, so that ``ratio`` is one of mean steps."""
+        return not (self.base.sampled and self.head.sampled)
+
+    @property
+    def launched(self) -> bool:
+        """Whether `bench` launched a side, and so can launch more."""
+        return not (_imported(self.base) and _imported(self.head))
 
     @property
     def decides(self) -> Interval | None:
@@ -104,10 +115,10 @@ class Pair:
         return word == "SLOWER TAIL" or (word == "SLOWER" and not self.disturbed.startswith("head"))
 
     def undecided(self, threshold: float) -> bool:
-        """Whether it may or may not be longer by ``threshold``."""
+        """Whether it may or may not be longer by ``threshold``. That it is not needs no more confidence than SAME."""
         if self.ratio is None:
             return self.speed == "UNCLEAR"
-        reaches = self.ratio.alarm[1] > 1 + threshold or self.ratio.of_means > 1 + threshold
+        reaches = self.ratio.interval[1] > 1 + threshold or self.ratio.of_means > 1 + threshold
         return reaches and not self.slower(threshold)
 
     def may_hide_a_regression(self, threshold: float) -> bool:
@@ -236,7 +247,14 @@ def compare_runs(
     steps = [(_steps(both[number][0]), _steps(both[number][1])) for number in measured]
     typical = [(typical_of_launches(before, noise), typical_of_launches(after, noise)) for before, after in steps]
     variation = variation or shown_by(typical)
-    ratios, tail_pairs = typical_ratios(typical, noise, variation, margin), tails(steps, noise, variation)
+    stated = [not all(row.sampled for row in rows[number]) for number in measured]
+    known = sum(alone or all(sides) for alone, sides in zip(stated, typical, strict=True))
+    of_steps = typical_ratios(typical, noise, variation, margin, known)
+    ratios = [
+        _ratio_of_means(rows[number], noise, margin, known) if alone else ratio
+        for number, alone, ratio in zip(measured, stated, of_steps, strict=True)
+    ]
+    tail_pairs = tails(steps, noise, variation)
     invalid = _invalid(of_base), _invalid(of_head)
     others = [pair for number, pair in enumerate(rows) if number not in measured]
     return TwoRuns(
@@ -295,16 +313,13 @@ def _pair(
     invalid: tuple[Mapping[tuple[str, int], str], ...],
 ) -> Pair:
     (base, head), (ours, theirs) = results, rows
-    assert ours.measured
-    assert theirs.measured
     spoiled = [reasons.get((base[0].attempt.cell.id, ours.batch_per_rank)) for reasons in invalid]
-    launches = ours.measured.launches, theirs.measured.launches
-    times = mean_step_s(launches[1]) / mean_step_s(launches[0]) if all(launches) else ours.rate / theirs.rate
-    within = means_half_width(*launches, noise, theirs.measured.variation)
-    means = rate_ratio(times, within)
+    before_s, after_s = _mean_steps_s(rows)
+    within = _means_within(rows, noise)
+    means = rate_ratio(after_s / before_s, within)
     same = [result.outcome for result in base] == [result.outcome for result in head]
     if same and ratio is not None:  # the same measurement
-        ratio = replace(ratio, interval=(1.0, 1.0), alarm=(1.0, 1.0))
+        ratio = replace(ratio, interval=(1.0, 1.0), alarm=(1.0, 1.0), as_wide_as_spread=False)
         means = RateRatio(1.0, (1.0, 1.0), (1.0, 1.0), means.basis)
     word = speed(ratio, margin)
     if word == "SLOWER" or (word != "FASTER" and tail is not None and tail.more):
@@ -338,6 +353,33 @@ def _pair(
         tail=tail,
         disturbed=disturbed,
     )
+
+
+def _mean_steps_s(rows: tuple[Row, Row]) -> tuple[float, float]:
+    """Of both runs: what their launches show, or what follows from the throughput that a source states."""
+    base, head = (
+        mean_step_s(row.measured.launches) if row.measured and row.measured.launches else row.batch_global / row.rate
+        for row in rows
+    )
+    return base, head
+
+
+def _ratio_of_means(rows: tuple[Row, Row], noise: float | None, margin: float, comparisons: int) -> Ratio:
+    return ratio_of_means(_mean_steps_s(rows), _means_within(rows, noise), margin, comparisons)
+
+
+def _means_within(rows: tuple[Row, Row], noise: float | None) -> HalfWidth:
+    """How far the ratio of the mean steps may be off."""
+    base, head = (row.measured for row in rows)
+    assert base
+    assert head
+    # The launches of this machine say nothing of figures from elsewhere.
+    variation = None if any(map(_imported, rows)) else head.variation
+    return means_half_width(base.launches, head.launches, noise, variation)
+
+
+def _imported(row: Row) -> bool:
+    return row.measured is not None and row.measured.source is not None
 
 
 def _invalid(summary: Summary) -> dict[tuple[str, int], str]:

@@ -15,7 +15,7 @@ holds for all settings together).
 
 *What comes next.* First a few settings that show every value of every axis. Then always the setting with the largest
 expected improvement over the leader (Jones, Schonlau and Welch, Efficient global optimization, 1998): a full launch, in
-turns with the leader. A short one says less for nearly the same time, except of a setting whose first full launch is a
+turns with the leader. A short one says less for nearly the same time, except for a setting whose first full launch is a
 search: that has a short look first, unless it is likely to win. It ends when the margin is certified, or one that is
 `ENOUGH_AFTER` for what was spent. It also ends when nothing unmeasured may beat the leader by more, and the full
 launches of the finalists are spent.

@@ -33,7 +33,8 @@ can make head look faster and never slower. Each run's disturbance therefore wid
 A workload whose steps vary by themselves gets wider intervals than necessary. A user who knows the noise can give it:
 its square then replaces the launches' and the disturbance's, however many launches there are.
 
-*The mean step* of two runs has the interval of a report, with `QUIET` where launches show their own variation.
+*The mean step* of two runs has the interval of a report, with `QUIET` where launches show their own variation. Of
+imported figures and those of a script, nothing else is known, so it is compared instead of the typical step.
 
 With `ENOUGH_LAUNCHES` launches, their own variation is the error of an attempt's typical step, and the disturbance
 drops out. With fewer than `MANY_LAUNCHES`, the machine's is, where it is known better and is not smaller.
@@ -106,6 +107,8 @@ class Ratio:
     tips_at: float | None = None
     """Standard deviation between launches, a share, from which ``alarm`` would reach the margin; None where both sides
     have enough launches."""
+    as_wide_as_spread: bool = False
+    """Whether the ratios of the attempts differ by so much among themselves that this alone gives the width."""
 
 
 class Typical(NamedTuple):
@@ -131,6 +134,7 @@ def typical_ratios(
     noise: float | None = None,
     variation: LaunchVariation | None = None,
     margin: float = 0.0,
+    comparisons: int | None = None,
 ) -> list[Ratio | None]:
     """The ratio of each pair of base and head; None where one has fewer than three steps.
 
@@ -138,11 +142,32 @@ def typical_ratios(
         noise: standard deviation of every run, as a share, instead of an estimate from its own steps.
         variation: between launches on this machine, if known.
         margin: share by which a step may change and count as the same.
+        comparisons: number of ratios that are judged together, if others are, too.
     """
     both = [(base, head) for base, head in typical if base and head]
     spread = _spread([math.log(head.time_s / base.time_s) for base, head in both])
-    ratios = iter([_ratio(base, head, noise, variation, margin, spread, len(both)) for base, head in both])
+    confidence = confidence_of(comparisons or len(both))
+    ratios = iter([_ratio(base, head, noise, variation, margin, spread, len(both), confidence) for base, head in both])
     return [next(ratios) if base and head else None for base, head in typical]
+
+
+def ratio_of_means(means_s: tuple[float, float], within: HalfWidth, margin: float, comparisons: int) -> Ratio:
+    """Of a base and a head of whose steps only the means are known: the typical step, too, is then the mean one.
+
+    Args:
+        margin: share by which a step may change and count as the same.
+        comparisons: number of ratios that are judged together.
+    """
+    estimate, confidence = means_s[1] / means_s[0], confidence_of(comparisons)
+    return Ratio(
+        estimate=estimate,
+        interval=within.interval(estimate),
+        alarm=within.interval(estimate, confidence),
+        of_means=estimate,
+        typical_s=means_s,
+        basis=within.basis,
+        tips_at=within.tips_at(estimate, confidence, margin),
+    )
 
 
 def shown_by(typical: Sequence[tuple[Typical | None, Typical | None]]) -> LaunchVariation | None:
@@ -219,17 +244,20 @@ def _ratio(
     margin: float,
     spread: float,
     n_pairs: int,
+    confidence: float,
 ) -> Ratio:
     log = math.log(head.time_s / base.time_s)
     below, above = (_half_width(base, head, side.disturbed, noise, variation) for side in (head, base))
-    confidence = confidence_of(n_pairs)
 
-    def widest(half_width: HalfWidth, confidence: float) -> float:
-        own = student_t(half_width.degrees, confidence) * half_width.error
-        return max(own, student_t(n_pairs - 1, confidence) * spread) if spread else own
+    def own(half_width: HalfWidth, confidence: float) -> float:
+        return student_t(half_width.degrees, confidence) * half_width.error
+
+    def least(confidence: float) -> float:
+        return student_t(n_pairs - 1, confidence) * spread if spread else 0.0
 
     def ends(confidence: float) -> tuple[float, float]:
-        return math.exp(log - widest(below, confidence)), math.exp(log + widest(above, confidence))
+        reach = [max(own(side, confidence), least(confidence)) for side in (below, above)]
+        return math.exp(log - reach[0]), math.exp(log + reach[1])
 
     return Ratio(
         estimate=math.exp(log),
@@ -239,6 +267,7 @@ def _ratio(
         typical_s=(base.time_s, head.time_s),
         basis=below.basis,
         tips_at=(below if log > 0 else above).tips_at(math.exp(log), confidence, margin) if noise is None else None,
+        as_wide_as_spread=least(CONFIDENCE) > min(own(side, CONFIDENCE) for side in (below, above)),
     )
 
 

@@ -1,5 +1,6 @@
 """Two runs against each other: arithmetic by hand and against scipy, verdicts on invented noise, the command line."""
 
+import math
 import random
 import re
 from collections.abc import Sequence
@@ -31,7 +32,11 @@ from bench.records.outcome import Failed, Ok, Oom, Reported, Skipped
 from bench.records.outcome import Result as Record
 from bench.records.verdict import Goal, Probe, Stopped
 from bench.report.compare import GRANULE_BYTES, HEAP_BLOCK_BYTES, MAX_NEAREST, compare_runs
+from bench.report.speedup import compare_axis
+from bench.report.summary import summarize
 from bench.report.tables.compare import open_questions, regressions, summary_line, tables
+from bench.report.tables.speedup import how_launches_vary
+from bench.statistics.intervals import student_t
 from bench.statistics.launches import LaunchVariation
 from bench.statistics.ratio import typical_of_launches, typical_ratios
 from bench.statistics.verdict import speed
@@ -39,7 +44,7 @@ from bench.store.run_folder import Store
 
 STEPS = N_STEPS
 UNDECIDED = "1 of 1 attempt UNCLEAR at 5.0 %: the gate could not decide there"
-MORE = "; three or more launches in both runs decide more (measure.launches=5)\n"
+MORE = "; more launches in both runs decide more (measure.launches=5)\n"
 """Where a run has fewer."""
 ASKED = Measure(warmup_steps=1, steps=STEPS, phase_steps=2)
 
@@ -61,12 +66,64 @@ def test_a_run_against_itself_is_the_same_everywhere_also_where_it_was_disturbed
     assert regressions(two, 0.0) == []
 
 
-def test_figures_without_samples_are_unclear() -> None:
-    ours, theirs = (Reported(source="a paper", samples_per_s_global=rate) for rate in (10.0, 5.0))
-    two = compare_runs([result(ours)], [result(theirs)])
+def imported(step_s: float, **changes: object) -> Record:
+    return result(Reported(source="a paper", step_time_s_per_rank=(step_s,)), **changes)
+
+
+def test_imported_figures_are_judged_by_the_rule_of_a_report() -> None:
+    """One launch each, of which no steps are known."""
+    two = compare_runs([imported(0.1)], [imported(0.112)])
     (pair,) = two.pairs
-    assert (pair.speed, pair.ratio) == ("UNCLEAR", None)
-    assert "--noise replaces this" not in str(tables(two))
+    assert pair.ratio is not None
+    both = summarize([imported(0.1, backend="fsdp"), imported(0.112)])
+    (of_report,) = {each.ratio.inverse for each in compare_axis(both, reference="fsdp").speed_ups}
+    assert pair.ratio.estimate == pair.ratio.of_means == pytest.approx(1.12)
+    assert pair.ratio.interval == pytest.approx(of_report.interval)
+    assert pair.ratio.alarm == pytest.approx(of_report.alarm)
+    assert pair.means.interval == pair.ratio.interval
+    assert (pair.speed, pair.ratio.basis) == ("UNCLEAR", "assumed")
+    assert open_questions(two, 0.05) == [UNDECIDED]
+    shown = str(tables(two))
+    assert "assumes that launches vary by 5.0 % (standard deviation). --noise replaces this." in shown
+    assert "measure.launches" not in shown
+    assert "1.120 (0.957 to 1.311)" in shown
+    (far,) = compare_runs([imported(0.1)], [imported(0.2)]).pairs
+    assert far.speed == "SLOWER"
+    for throughput in (10.0, 5.0):
+        other = result(Reported(source="a paper", samples_per_s_global=throughput))
+        (pair,) = compare_runs([result(Reported(source="a paper", samples_per_s_global=10.0))], [other]).pairs
+        assert pair.speed == ("SAME" if throughput == 10.0 else "SLOWER")
+
+
+@pytest.mark.parametrize(
+    ("head_s", "noise", "word", "exit_code"),
+    [
+        (0.112, "1%", "SLOWER", 1),
+        (0.112, "5%", "UNCLEAR", 0),
+        (0.101, "1%", "SAME", 0),
+        (0.09, "1%", "FASTER", 0),
+        (0.106, "1%", "UNCLEAR", 1),
+    ],
+)
+def test_given_noise_decides_of_imported_figures(
+    tmp_path: Path, head_s: float, noise: str, word: str, exit_code: int
+) -> None:
+    base, head = store(tmp_path / "base", imported(0.1)), store(tmp_path / "head", imported(head_s))
+    gate = bench("compare", base, head, "--noise", noise, "--fail-on-regression", "5%")
+    assert (f"Step: 1 {word}." in gate.stdout, gate.exit_code) == (True, exit_code)
+    if word == "UNCLEAR" and exit_code:
+        assert "say with --noise how much it varies, or pass with --unclear pass" in gate.stderr
+
+
+def test_what_launches_of_this_machine_vary_by_says_nothing_of_imported_figures() -> None:
+    launches = [launched(run([0.1 * s] * STEPS, batch=4), n) for n, s in enumerate((1.0, 1.001, 0.999), 1)]
+    two = compare_runs([imported(0.1), *launches], [imported(0.112), *launches])
+    of_import, of_launches = (pair.ratio for pair in two.pairs)
+    assert of_import is not None
+    assert of_launches is not None
+    assert of_import.basis == "assumed"
+    half = student_t(10, 1 - 0.01 / 2) * 0.05 * math.sqrt(2)
+    assert of_import.alarm[1] == pytest.approx(1.12 * math.exp(half)), "both attempts are judged together"
 
 
 @pytest.mark.parametrize(
@@ -288,6 +345,16 @@ def test_the_gate_judges_by_its_own_threshold_and_not_by_the_margin(tmp_path: Pa
     assert (beyond.exit_code, beyond.stderr) == (0, "")
 
 
+def test_the_gate_has_decided_where_the_table_says_same() -> None:
+    """Of an attempt that is SAME with 95 % confidence, the interval of an alarm may reach further than the margin."""
+    base, head = ([run([s] * STEPS, batch=batch) for batch in range(1, 13)] for s in (0.1, 0.1002))
+    two = compare_runs(base, head)
+    assert {pair.speed for pair in two.pairs} == {"SAME"}
+    assert max(pair.ratio.alarm[1] for pair in two.pairs if pair.ratio) > 1.05
+    assert open_questions(two, 0.05) == []
+    assert len(two.undecided(0.01)) == len(two.pairs)
+
+
 def test_the_command_is_loud_about_unlike_machines(tmp_path: Path) -> None:
     base = store(tmp_path / "base", run())
     head = store(tmp_path / "head", run(machine=CUDA_MACHINE), machine=CUDA_MACHINE)
@@ -313,7 +380,9 @@ def test_a_share_that_is_none_is_one_message(tmp_path: Path, option: str, text: 
 
 def test_given_noise_decides(tmp_path: Path) -> None:
     base, head = store(tmp_path / "base", run()), store(tmp_path / "head", run([0.15] * STEPS, [0.15] * STEPS))
-    assert "1 SLOWER" in bench("compare", base, head).stdout
+    shown = bench("compare", base, head).stdout
+    assert "1 SLOWER" in shown
+    assert "Except for SAME, it has 99.0 % confidence" in shown
     assert "1 UNCLEAR" in bench("compare", base, head, "--noise", "10%").stdout
     assert "1 SAME" in bench("compare", base, head, "--same-within", "0.8").stdout
 
@@ -470,6 +539,59 @@ def test_noise_replaces_what_launches_vary_by_for_the_typical_and_the_mean_step(
         widths[noise] = pair.ratio.interval[1], pair.means.interval[1], pair.launches_vary
     assert all(
         small < shown < large for shown, small, large in zip(*(widths[n] for n in (None, 0.001, 0.2)), strict=True)
+    )
+
+
+@pytest.mark.parametrize(
+    ("launches", "known", "said"),
+    [
+        ((3, 3), 5, "Sides with three or four launches: launches of this machine differ by 0.3 % "),
+        ((3, 3), 5, "; the variation of three or four launches counts if it is larger. Other attempts: their own"),
+        ((2, 3), 5, "Sides with fewer than three launches: launches of this machine differ by 0.3 % "),
+        ((2, 3), 5, " degrees of freedom), standard deviation. Other attempts: their own variation. 1.0 % between"),
+        ((5, 5), 0, "Three launches a side: their own variation. 1.0 % between the runs is added."),
+    ],
+)
+def test_the_legend_says_which_attempts_rest_on_the_variation_of_the_machine(
+    launches: tuple[int, int], known: int, said: str
+) -> None:
+    """Another attempt of so many launches is what tells it."""
+
+    def of(scale: float, number: int, batch: int) -> list[Record]:
+        steps_s = [0.1 * scale * level for level in (1.0, 1.003, 0.997, 1.004, 0.996)[:number]]
+        return [launched(run([s] * STEPS, batch=batch), n) for n, s in enumerate(steps_s, 1)]
+
+    base, head = (
+        [*of(scale, number, 2), *of(scale, known, 4)] for scale, number in zip((1.0, 1.001), launches, strict=True)
+    )
+    shown = " ".join(tables(compare_runs(base, head))[0].notes)
+    assert said in shown
+
+
+def test_the_legend_says_where_the_attempts_themselves_give_the_width() -> None:
+    base = [run([0.1] * STEPS, batch=batch) for batch in range(1, 6)]
+    scattered = [run([0.1 * s] * STEPS, batch=batch) for batch, s in enumerate((0.96, 0.98, 1.001, 1.02, 1.04), 1)]
+    said = "no interval is narrower than their ratios differ among themselves, whatever --noise says: "
+    for noise, of in ((0.001, "5 of 5"), (0.005, "5 of 5"), (0.2, "")):
+        two = compare_runs(base, scattered, noise=noise)
+        notes = " ".join(tables(two)[0].notes)
+        assert (f"{said}{of} attempts would have a narrower one." in notes) is bool(of)
+        assert ("among themselves" in notes) is bool(of)
+    alike = compare_runs(base, [run([0.1001] * STEPS, batch=batch) for batch in range(1, 6)], noise=0.001)
+    assert "among themselves" not in str(tables(alike))
+    four = compare_runs(base[:4], scattered[:4], noise=0.001)
+    assert "among themselves" not in str(tables(four))
+    *_, same = compare_runs([*base, run(batch=6)], [*scattered, run(batch=6)], noise=0.001).pairs
+    assert same.ratio is not None
+    assert not same.ratio.as_wide_as_spread, "the same measurement"
+
+
+def test_the_legend_names_all_sides_with_few_launches() -> None:
+    machine = LaunchVariation(sd=0.01, degrees=10, source="known")
+    (said,) = how_launches_vary({"variation"}, [machine], [], {1, 3}, own=True)
+    assert said == (
+        "Sides with fewer than five launches: launches of this machine differ by 1.0 % (known, 10 degrees of freedom),"
+        " standard deviation; the variation of three or four launches counts if it is larger."
     )
 
 

@@ -1,9 +1,11 @@
 """Figures of scripts in reports: as those of a built-in cell, as far as the script gives them."""
 
+import pytest
 from examples import cell, launched, rendered, result
 
 from bench.records.outcome import Result, Scripted
 from bench.records.script import Script
+from bench.report.compare import compare_runs
 from bench.report.speedup import compare_axis
 from bench.report.summary import summarize
 
@@ -37,6 +39,17 @@ def test_repeated_launches_of_scripts_decide_which_is_faster() -> None:
     assert {pair.ratio.basis for pair in pairs} == {"launches"}
     assert {pair.ratio.word for pair in pairs} == {"faster"}
     assert "ddp 1.50×" in rendered([*scripted("ddp"), *scripted("zero2", 1.5)])
+
+
+def test_bench_compare_judges_the_mean_steps_of_scripts() -> None:
+    (pair,) = compare_runs(scripted("ddp"), scripted("ddp", 1.2)).pairs
+    assert pair.ratio is not None
+    assert (pair.speed, pair.ratio.basis) == ("SLOWER", "launches")
+    assert pair.ratio.estimate == pytest.approx(1.2)
+    (pair,) = compare_runs(scripted("ddp")[:1], scripted("ddp", 1.2)[:1]).pairs
+    assert pair.ratio is not None
+    assert (pair.speed, pair.ratio.basis) == ("UNCLEAR", "assumed")
+    assert pair.launched, "so more launches decide more"
 
 
 def test_an_axis_of_a_script_may_have_the_name_of_a_setting_of_training() -> None:

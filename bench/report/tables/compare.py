@@ -10,9 +10,9 @@ from bench.report.compare import GRANULE_BYTES, HEAP_BLOCK_BYTES, MEMORY_MARGIN,
 from bench.report.implausible import disturbances_of
 from bench.report.naming import ends, short_reason
 from bench.report.rows import Row
-from bench.report.tables.speedup import how_launches_vary
+from bench.report.tables.speedup import fewest_launches, how_launches_vary
 from bench.report.tables.table import Column, Number, Table, table_of
-from bench.statistics.ratio import ALARM_CONFIDENCE, QUIET
+from bench.statistics.ratio import ALARM_CONFIDENCE, ENOUGH_PAIRS, QUIET
 from bench.statistics.tail import SLOW, SlowSteps
 from bench.statistics.verdict import MORE_LAUNCHES, speed
 from bench.units import UNKNOWN, counted, gib, ms, percent, size
@@ -102,8 +102,8 @@ def unclear_regressions(runs: TwoRuns, threshold: float) -> list[str]:
     nor the tail decides."""
     return [
         f"{pair.name}: its mean step takes {pair.means.estimate:.3f} times as long, and is UNCLEAR at"
-        f" {percent(threshold)}{f' ({pair.disturbed})' if pair.disturbed else ''}: measure again, or pass with"
-        " --unclear pass"
+        f" {percent(threshold)}{f' ({pair.disturbed})' if pair.disturbed else ''}:"
+        f" {'measure again' if pair.launched else 'say with --noise how much it varies'}, or pass with --unclear pass"
         for pair in runs.pairs
         if pair.may_hide_a_regression(threshold)
     ]
@@ -117,8 +117,10 @@ def open_questions(runs: TwoRuns, threshold: float) -> list[str]:
         sentences.append(f"{counted(missing, 'attempt')} of base not measured in head")
     if unclear:
         at = f"{len(unclear)} of {counted(len(runs.pairs), 'attempt')} UNCLEAR at {percent(threshold)}"
-        few = runs.noise is None and any(pair.ratio and pair.ratio.basis != "launches" for pair in unclear)
-        more = f"; three or more launches in both runs decide more ({MORE_LAUNCHES})" if few else ""
+        few = runs.noise is None and any(
+            pair.launched and pair.ratio and pair.ratio.basis != "launches" for pair in unclear
+        )
+        more = f"; more launches in both runs decide more ({MORE_LAUNCHES})" if few else ""
         sentences.append(f"{at}: the gate could not decide there{more}")
     return sentences
 
@@ -156,7 +158,7 @@ def _marked(pair: Pair, text: str) -> str:
 
 
 def _step_ms(pair: Pair, run: int) -> str:
-    """The typical step that the ratio is about; without samples, the mean that the source gives."""
+    """The step that the ratio is about; the mean one where there is none."""
     measured = (pair.base, pair.head)[run].measured
     if pair.ratio is not None:
         return _marked(pair, ms(pair.ratio.typical_s[run]))
@@ -198,13 +200,33 @@ def _launches_vary(runs: TwoRuns) -> str:
     decided = [pair.ratio for pair in runs.pairs if pair.ratio and pair.speed in ("SLOWER", "FASTER")]
     tips = [ratio.tips_at for ratio in decided if ratio.tips_at]
     bases = {ratio.basis for ratio in ratios}
-    sentences = [*how_launches_vary(bases, [runs.variation] if runs.variation else [], tips, own=True)]
+    known = [(pair.base, pair.head) for pair in runs.pairs if pair.ratio and pair.ratio.basis == "variation"]
+    variations = [runs.variation] if runs.variation else []
+    own = any(pair.launched for pair in runs.pairs)
+    sentences = [*how_launches_vary(bases, variations, tips, set(map(fewest_launches, known)), own=own)]
     if "launches" in bases:
-        sentences.append(f"Three launches a side: their own variation, and {percent(QUIET)} between the runs.")
+        sentences.append(f"{'Other attempts' if sentences else 'Three launches a side'}: their own variation.")
+    if "launches" in bases or ("variation" in bases and runs.variation and not runs.variation.over_time):
+        sentences.append(f"{percent(QUIET)} between the runs is added.")
     return " ".join([*sentences, "--noise replaces this."])
 
 
+def _spread(runs: TwoRuns) -> str:
+    """Which intervals say nothing of their own attempt; empty where none."""
+    as_wide = sum(pair.ratio.as_wide_as_spread for pair in runs.pairs if pair.ratio)
+    if not as_wide:
+        return ""
+    return (
+        f"With {ENOUGH_PAIRS} attempts or more, no interval is narrower than their ratios differ among themselves,"
+        f" whatever --noise says: {as_wide} of {counted(len(runs.pairs), 'attempt')} would have a narrower one."
+    )
+
+
 def _pairs(runs: TwoRuns) -> Table:
+    own = any(pair.launched for pair in runs.pairs)
+    more = f"; measure more launches ({MORE_LAUNCHES}) or steps, or use a quieter machine" if own else ""
+    stated = any(pair.of_means_alone for pair in runs.pairs)
+    alone = " Where no steps are known, as of imported figures, both are of the mean step." if stated else ""
     repeated = any(pair.base.launches or pair.head.launches for pair in runs.pairs)
     columns: list[Column[Pair]] = [
         Column("attempt", lambda pair: pair.name),
@@ -227,14 +249,14 @@ def _pairs(runs: TwoRuns) -> Table:
         columns,
         notes=(
             "Step ms: the typical step, which is the mean of the faster half of the slowest rank's steps. head / base"
-            " is the ratio of the typical steps; of means is the ratio of the mean steps, with its 95 % interval.",
+            " is the ratio of the typical steps; of means is the ratio of the mean steps, with its 95 % interval."
+            f"{alone}",
             f"SAME: the interval, of 95 % confidence, and the ratio of means lie within {percent(runs.margin)}"
-            " (--same-within). SLOWER, FASTER: the interval is beyond that. Except of SAME, it has"
+            " (--same-within). SLOWER, FASTER: the interval is beyond that. Except for SAME, it has"
             f" {percent(ALARM_CONFIDENCE)} confidence for all attempts together."
             " SLOWER TAIL, FASTER TAIL: the typical step is neither, but more or fewer steps are slow, and the mean"
-            " changes by more than that. UNCLEAR: none of these, or only the slower run was disturbed;"
-            f" measure more launches ({MORE_LAUNCHES}) or steps, or use a quieter machine.",
-            *filter(None, [_launches_vary(runs)]),
+            f" changes by more than that. UNCLEAR: none of these, or only the slower run was disturbed{more}.",
+            *filter(None, [_launches_vary(runs), _spread(runs)]),
             f"GiB: peak allocated of the worst rank; of several launches, the largest. Memory compares the means of the"
             f" launches' peaks: SAME within {percent(MEMORY_MARGIN)} or"
             f" {size(GRANULE_BYTES)}. UNCLEAR: it differs by more, but launches of one run may differ as much. On a CPU"

@@ -1,6 +1,6 @@
 """The sections that say which cells of a run are faster, and which were not compared."""
 
-from collections.abc import Callable, Collection, Container, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
 from functools import partial
 
 from bench.report.controlled import ID, fields_in_words
@@ -10,7 +10,7 @@ from bench.report.rows import CellRows, Row, RowId, Summary
 from bench.report.speedup import Comparison, SpeedUp, even_batches
 from bench.report.tables.doubts import TITLE as DOUBTS
 from bench.report.tables.table import Column, Lines, Number, Table, table_of
-from bench.statistics.launches import ASSUMED, Basis, LaunchVariation
+from bench.statistics.launches import ASSUMED, ENOUGH_LAUNCHES, Basis, LaunchVariation
 from bench.statistics.ratio import ALARM_CONFIDENCE
 from bench.statistics.verdict import EVEN, FASTER, MARGIN, MORE_LAUNCHES, TOO_CLOSE, UNDECIDED, Word
 from bench.units import UNKNOWN, percent, rate
@@ -154,20 +154,32 @@ def how_decided(summary: Summary, comparison: Comparison) -> Iterator[str]:
     if any(ratio.off and ratio.word == UNDECIDED for ratio in ratios):
         yield f'{UNDECIDED.capitalize()}: what is doubted may be the whole difference; "{DOUBTS}" says why.'
     tips = [ratio.tips_at for ratio in ratios if ratio.has_winner and ratio.tips_at]
-    yield from how_launches_vary(bases, summary.variations, tips, own=own)
+    known = [(pair.row, pair.reference) for pair in comparison.speed_ups if pair.ratio.basis == "variation"]
+    yield from how_launches_vary(bases, summary.variations, tips, set(map(fewest_launches, known)), own=own)
     if any(ratio.word == TOO_CLOSE for ratio in ratios):
         decide = " More launches decide: `bench run` with a larger measure.launches, or with --until 2%."
         confidence = f"{percent(ALARM_CONFIDENCE)} confidence for {_together(n)}"
         yield f"{TOO_CLOSE.capitalize()}: a winner needs {confidence}.{decide if own else ''}"
 
 
+def fewest_launches(sides: Iterable[Row]) -> int:
+    """Of the side that has the fewest."""
+    return min(len(row.measured.launches) if row.measured else 0 for row in sides)
+
+
 def how_launches_vary(
-    bases: Container[Basis], variations: Sequence[LaunchVariation], tips: Sequence[float], *, own: bool
+    bases: Container[Basis],
+    variations: Sequence[LaunchVariation],
+    tips: Sequence[float],
+    fewest: Collection[int],
+    *,
+    own: bool,
 ) -> Iterator[str]:
     """What the intervals of sides with few launches rest on.
 
     Args:
         tips: at which standard deviation between launches a verdict would fall, of each that says which side is faster.
+        fewest: `fewest_launches` of each ratio that rests on the variation of the machine.
         own: whether `bench` launched a side, and so can launch more.
     """
     if "variation" in bases and variations:
@@ -175,7 +187,13 @@ def how_launches_vary(
             f"{percent(variation.sd)} ({variation.source}, {variation.degrees} degrees of freedom)"
             for variation in variations
         )
-        yield f"Sides with fewer than three launches: launches of this machine differ by {known}, standard deviation."
+        number, own_too = "fewer than three", ""
+        if max(fewest) >= ENOUGH_LAUNCHES:
+            number = "three or four" if min(fewest) >= ENOUGH_LAUNCHES else "fewer than five"
+            own_too = "; the variation of three or four launches counts if it is larger"
+        yield (
+            f"Sides with {number} launches: launches of this machine differ by {known}, standard deviation{own_too}."
+        )
     if "assumed" in bases:
         hold = f"; all winners hold unless it is more than {percent(min(tips))}" if tips else ""
         measure = f" `bench run` with {MORE_LAUNCHES}, or `bench calibrate` once for this machine, measures it."
