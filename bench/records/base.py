@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue
@@ -26,6 +27,11 @@ Rank = Annotated[int, Field(ge=0, le=2**20)]
 def written(value: JsonValue) -> str:
     """A value as a command line takes it: a text as it is, all else as JSON."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def settings_in(text: str) -> list[str]:
+    """``backend=fsdp``, ``num_cams=4`` of ``backend=fsdp num_cams=4``. Spaces within a value stay."""
+    return re.split(r"\s+(?=[\w.]+=)", text.strip())
 
 
 def not_finite(value: JsonValue, field: str) -> tuple[str, float] | None:
