@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from commands import bench
-from examples import MACHINE, MATRIX_YAML, ok, result, rss
+from examples import MACHINE, MATRIX_YAML, launched, ok, result, rss
 
 from bench.errors import InputError
 from bench.records.cell import Train, Walk
@@ -174,6 +174,13 @@ def test_settings_attempts_regime_and_ranks() -> None:
     ]
     assert {"Phases, mean ms", "Phases, % of total", "Steps"} <= set(shown)
     assert shown["Steps"].rows[0][-2:] == ("2.000", "0.5000")
+
+
+def test_launches_of_an_attempt_are_told_apart() -> None:
+    one = records()[0]
+    shown = tables([one, launched(one, 2), launched(one, 3)])
+    for table in ("Attempts", "Wall time, s"):
+        assert [row[0] for row in shown[table].rows] == ["2", "2 (launch 2)", "2 (launch 3)"], table
 
 
 def test_the_search_and_its_walk() -> None:
