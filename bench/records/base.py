@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from datetime import datetime
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue
@@ -22,6 +23,20 @@ Count = Annotated[int, Field(ge=0, le=MOST)]
 """A number of things; bytes, too."""
 AtLeastOne = Annotated[int, Field(ge=1, le=MOST)]
 Rank = Annotated[int, Field(ge=0, le=2**20)]
+
+
+def _with_offset(value: str) -> str:
+    try:
+        offset = datetime.fromisoformat(value).utcoffset()
+    except ValueError:
+        offset = None
+    if offset is None:  # a time without one cannot be compared with the others
+        raise ValueError(f"{value!r} is not a time such as 2026-01-31T12:00:00+00:00")
+    return value
+
+
+Moment = Annotated[str, AfterValidator(_with_offset)]
+"""ISO 8601, UTC."""
 
 
 def written(value: JsonValue) -> str:
