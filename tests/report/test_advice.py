@@ -395,7 +395,7 @@ def test_what_is_needed_is_rounded_up(n_bytes: int, shown: str, needed: str) -> 
 
 
 @pytest.mark.parametrize(
-    ("headroom", "words"), [(0.9, "probed  train with batch 16: 16 fits"), (0.7, "probed  16 fits and 32 does not")]
+    ("headroom", "words"), [(0.9, "probed  best batch 16: 16 fits"), (0.7, "probed  16 fits and 32 does not")]
 )
 def test_a_search_names_a_batch_as_it_ends_only_within_the_headroom(headroom: float, words: str) -> None:
     said = io.StringIO()
@@ -405,6 +405,14 @@ def test_a_search_names_a_batch_as_it_ends_only_within_the_headroom(headroom: fl
     with Progress(Console(file=said)) as progress:
         progress.verdict("ddp", found)
     assert words in said.getvalue()
+
+
+def test_a_search_names_the_safe_batch_where_the_best_one_is_beyond_the_headroom() -> None:
+    said = io.StringIO()
+    larger = [measured(16, 0.1, held=0.5), measured(32, 0.15, held=0.95), result(OOM, measure=ASKED, batch=48)]
+    with Progress(Console(file=said)) as progress:
+        progress.verdict("ddp", probe(larger, granularity=16).found)
+    assert "probed  safe batch 16: 32 fits and 48 does not; 32 is fastest" in said.getvalue()
 
 
 def test_what_it_holds_is_unknown_where_nobody_measured_it() -> None:
