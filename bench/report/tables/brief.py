@@ -297,7 +297,7 @@ def _caveat(summary: Summary, found: Sequence[Doubt]) -> str:
 def _by_sentence(told: Sequence[tuple[str, str]]) -> Iterator[str]:
     """Each sentence once, with the names of the cells that it is about."""
     for sentence in dict.fromkeys(sentence for sentence, _ in told):
-        yield f"{_some([name for other, name in told if other == sentence])}: {sentence}"
+        yield f"{some([name for other, name in told if other == sentence])}: {sentence}"
 
 
 def _unrouted(summary: Summary) -> Iterator[tuple[str, str]]:
@@ -330,11 +330,12 @@ def _threads(summary: Summary) -> Iterator[str]:
             names = cells.setdefault(max(rank.raw.threads for rank in row.sampled.ranks), [])
             names.append(cell_name(summary, row))
     if len(cells) > 1:
-        parts = (f"{number} ({_some(names)})" for number, names in sorted(cells.items()))
+        parts = (f"{number} ({some(names)})" for number, names in sorted(cells.items()))
         yield f"CPU threads of a rank: {' and '.join(parts)}. On a busy machine, more threads may be slower."
 
 
-def _some(names: Sequence[str]) -> str:
+def some(names: Sequence[str]) -> str:
+    """The first names, and how many more there are."""
     more = [f"{len(names) - MOST_NAMES} more"] if len(names) > MOST_NAMES else []
     return "; ".join([*names[:MOST_NAMES], *more])
 
@@ -365,7 +366,7 @@ def _out_of_memory(summary: Summary) -> Iterator[str]:
         if batches := [row.batch_per_rank for row in cell.rows if row.outcome == "oom"]:
             cells.setdefault(min(batches), []).append(cell_name(summary, cell.rows[0]))
     for batch, names in sorted(cells.items()):
-        yield f"Batch {batch} ran out of memory: {_some(names)}."
+        yield f"Batch {batch} ran out of memory: {some(names)}."
 
 
 def rests_on(found: Sequence[Setting], variations: Sequence[LaunchVariation]) -> str:
