@@ -164,8 +164,7 @@ class Progress:
         words = search_end(found, needs_bytes)
         if isinstance(found, Verdict) and (chosen := found.advised):
             # No advice: a report of the whole run may doubt what this search measured.
-            is_best = found.best is not None and chosen.batch == found.best.batch
-            words = f"{'best' if is_best else 'safe'} batch {chosen.batch}: {words}"
+            words = f"{'safe' if found.safe else 'best'} batch {chosen.batch}: {words}"
         color = "green" if isinstance(found, Verdict) else "red"
         line = Text(one_line(f"{self._count()}  {label}") + "  ")
         self._say(line.append("probed", color).append(f"  {one_line(words)}"))
