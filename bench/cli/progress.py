@@ -163,7 +163,8 @@ class Progress:
         self._probe_began_s, self._doing, self._at = None, "", ""
         words = search_end(found, needs_bytes)
         if isinstance(found, Verdict) and (chosen := found.advised):
-            words = f"train with batch {chosen.batch}: {words}"
+            # No advice: a report of the whole run may doubt what this search measured.
+            words = f"{'safe' if found.safe else 'best'} batch {chosen.batch}: {words}"
         color = "green" if isinstance(found, Verdict) else "red"
         line = Text(one_line(f"{self._count()}  {label}") + "  ")
         self._say(line.append("probed", color).append(f"  {one_line(words)}"))

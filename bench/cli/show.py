@@ -51,13 +51,12 @@ def show(
 
 
 def _cell_and_run(words: Sequence[str]) -> tuple[str, Path | None]:
-    """The words that name the cell, and the run's folder. Words with ``=`` are settings of the cell; without these,
-    the first word names the cell. The other word is the folder. A batch goes with either."""
+    """The words that name the cell, and the run's folder. Words with ``=`` are settings of the cell, and the first of
+    two others, or of one beside a batch, names it: ``fsdp num_cams=4 RUN``. The other word is the folder."""
     settings, others = [word for word in words if "=" in word], [word for word in words if "=" not in word]
     alone = len(others) == 1 and settings and Path(others[0]).is_dir()  # the folder of ``batch=8 RUN``
-    named = others and not alone and all(word.startswith("batch=") for word in settings)
+    named = len(others) > 1 or (others and not alone and all(word.startswith("batch=") for word in settings))
     cell = " ".join([*([others.pop(0)] if named else []), *settings])
     if len(others) > 1:
-        fix = "name the cell by its id or by settings, not by both" if settings else None
-        raise InputError(f"{others[-1]!r} is one argument too many", allowed="CELL [RUN]", fix=fix)
+        raise InputError(f"{others[-1]!r} is one argument too many", allowed="CELL [RUN]")
     return cell, Path(others[0]) if others else None

@@ -92,9 +92,12 @@ def quantity(value: JsonValue, scale: float, *, units: Mapping[str, float] | Non
     if number is None or number.unit not in scales:
         raise Expected(words)
     size = number.value * scales[number.unit]
-    if not (SMALLEST <= size <= LARGEST or (zero and size == 0)):
-        raise Expected(words)
-    return size
+    if SMALLEST <= size <= LARGEST or (zero and size == 0):
+        return size
+    if size > 0:
+        low, high = (f"{bound / scales[number.unit]:g} {number.unit}".rstrip() for bound in (SMALLEST, LARGEST))
+        words = f"{'0, or ' if zero else ''}from {low} to {high}"
+    raise Expected(words)
 
 
 def share(value: JsonValue) -> float:

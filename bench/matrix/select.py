@@ -9,6 +9,7 @@ from bench.errors import InputError, near_miss
 from bench.matrix import yaml_file
 from bench.matrix.matrix_file import Values
 from bench.matrix.yaml_file import canonical, show
+from bench.records.base import settings_in
 from bench.records.plan import CellPlan
 
 
@@ -34,7 +35,7 @@ def narrow(
             raise InputError("no cell is left", where=where, fix="a cell must match --backend and every --select")
     for text in exclude:
         where = f"--exclude {text!r}"
-        conditions = [_meets(points, condition, where) for condition in text.split()]
+        conditions = [_meets(points, condition, where) for condition in settings_in(text)]
         dropped = [bool(met) and all(met) for met in zip(*conditions, strict=True)]
         if not any(dropped):
             raise InputError(
@@ -93,8 +94,8 @@ def _meets(points: list[tuple[CellPlan, int | str]], condition: str, where: str)
     values = {canonical(each.get(name)): show(each.get(name)) for each in settings}
     for value in wanted if isinstance(wanted, list) else []:
         if canonical(value) not in values:
-            several = condition.split()
-            if where.startswith("--select") and len(several) > 1 and all("=" in one for one in several):
+            several = settings_in(condition)
+            if where.startswith("--select") and len(several) > 1:
                 repeated = " ".join(f"--select {one}" for one in several)
                 raise InputError(
                     f"{condition!r} is more than one condition", where=where, fix=f"repeat the option: {repeated}"

@@ -2,6 +2,8 @@
 
 import json
 import math
+import re
+from datetime import datetime
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue
@@ -23,9 +25,28 @@ AtLeastOne = Annotated[int, Field(ge=1, le=MOST)]
 Rank = Annotated[int, Field(ge=0, le=2**20)]
 
 
+def _with_offset(value: str) -> str:
+    try:
+        offset = datetime.fromisoformat(value).utcoffset()
+    except ValueError:
+        offset = None
+    if offset is None:  # a time without one cannot be compared with the others
+        raise ValueError(f"{value!r} is not a time such as 2026-01-31T12:00:00+00:00")
+    return value
+
+
+Moment = Annotated[str, AfterValidator(_with_offset)]
+"""ISO 8601, UTC."""
+
+
 def written(value: JsonValue) -> str:
     """A value as a command line takes it: a text as it is, all else as JSON."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def settings_in(text: str) -> list[str]:
+    """``backend=fsdp``, ``num_cams=4`` of ``backend=fsdp num_cams=4``. Spaces within a value stay."""
+    return re.split(r"\s+(?=[\w.]+=)", text.strip())
 
 
 def not_finite(value: JsonValue, field: str) -> tuple[str, float] | None:

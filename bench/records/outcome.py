@@ -6,7 +6,19 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, JsonValue, field_validator, model_validator
 
 from bench.records.account import Account
-from bench.records.base import LARGEST, Amount, AtLeastOne, Count, Device, Finite, Frozen, Positive, Rank, Settings
+from bench.records.base import (
+    LARGEST,
+    Amount,
+    AtLeastOne,
+    Count,
+    Device,
+    Finite,
+    Frozen,
+    Moment,
+    Positive,
+    Rank,
+    Settings,
+)
 from bench.records.cell import Attempt, Measure, Train
 from bench.records.conditions import Conditions
 from bench.records.figures import PEAK_ALLOCATED, PEAK_RESERVED, STATED, Figure
@@ -253,7 +265,7 @@ class Result(Frozen):
     machine: Machine
     isolation: Isolation | None
     """null if nothing was launched."""
-    started_at: str
+    started_at: Moment
     """ISO 8601, UTC. For imported figures, the time of the import."""
     wall_s: Amount
     """From before its files are written until bench has read what its ranks left."""

@@ -1,26 +1,28 @@
 """Finds the cell of a run that a user names. Pure."""
 
+import json
+import re
 from collections.abc import Mapping, Sequence
 
 from pydantic import JsonValue
 
 from bench.errors import InputError, near_miss
-from bench.records.base import written
+from bench.records.base import settings_in, written
 from bench.records.json_diff import flat
 from bench.records.outcome import Result
 from bench.report.naming import setting
 from bench.report.summary import row_of
 
 MAX_LISTED = 12
-BATCH = "batch="
+BATCH = re.compile(r"(?:^|\s)batch=(\S*)")
 
 
 def find_cell(results: Sequence[Result], words: str) -> list[Result]:
     """The results of the one cell that ``words`` name, in their order.
 
     Args:
-        words: a cell's id or folder name, the beginning of either, or settings: ``backend=fsdp num_cams=4``. With
-            ``batch=8``, only the results of this batch.
+        words: a cell's id or folder name, the beginning of either, settings, or both: ``backend=fsdp num_cams=4``, or
+            ``fsdp num_cams=4``. With ``batch=8``, only the results of this batch.
 
     Raises:
         InputError: no cell matches, more than one does, or the cell has no result of the batch.
@@ -31,10 +33,12 @@ def find_cell(results: Sequence[Result], words: str) -> list[Result]:
     if not by_cell:
         raise InputError("this run holds no results", fix="`bench run` again resumes it")
     cells = {cell_id: group[0] for cell_id, group in by_cell.items()}
-    batches = [word.removeprefix(BATCH) for word in words.split() if word.startswith(BATCH)]
-    others = [word for word in words.split() if not word.startswith(BATCH)]
-    by_name = not any("=" in word for word in others) and (others or not batches)
-    matching = _by_name(cells, " ".join(others)) if by_name else _by_settings(cells, others)
+    batches = BATCH.findall(words)
+    name, *settings = settings_in(BATCH.sub(" ", words))
+    if "=" in name:
+        name, settings = "", [name, *settings]
+    matching = _by_name(cells, name) if name or not (settings or batches) else list(cells)
+    matching = _by_settings(cells, matching, settings)
     if len(matching) > 1:
         raise InputError(
             f"{words!r} matches {len(matching)} cells",
@@ -74,26 +78,32 @@ def _begins(slug: str, name: str) -> bool:
     return slug.startswith(name) and (len(name) > len(backend) or name == backend)
 
 
-def _by_settings(cells: Mapping[str, Result], words: Sequence[str]) -> list[str]:
+def _by_settings(cells: Mapping[str, Result], named: Sequence[str], words: Sequence[str]) -> list[str]:
+    """The cells of ``named`` that have these settings."""
     settings_of = {cell_id: _settings(result) for cell_id, result in cells.items()}
-    matching = list(cells)
-    for word in words:
-        name, equals, value = word.partition("=")
-        if not equals:
-            raise InputError(f"{word!r} is not a setting", allowed="NAME=VALUE, such as backend=fsdp num_cams=4")
+    matching, left = list(named), list(words)
+    while left:
+        name, _, value = left[0].partition("=")
         names = dict.fromkeys(name for settings in settings_of.values() for name in settings)
         if name not in names:
             short = [path for path in names if "." not in path]
             raise InputError(f"no cell has a setting called {name!r}", allowed=short, fix=near_miss(name, names))
         known = {cell_id: settings_of[cell_id][name] for cell_id in matching if name in settings_of[cell_id]}
-        # As in a command, as in Python, and as in the tables.
-        with_value = [id_ for id_, own in known.items() if value in (written(own), str(own), setting(name, own))]
-        if not with_value:
+        for taken in range(len(left), 0, -1):  # a value may hold what looks like the next setting
+            text = " ".join(left[:taken]).partition("=")[2]
+            if with_value := [cell_id for cell_id, own in known.items() if text in _ways_to_write(name, own)]:
+                matching, left = with_value, left[taken:]
+                break
+        else:
             values = dict.fromkeys(written(settings_of[cell_id].get(name)) for cell_id in matching)
-            rest = "" if len(matching) == len(cells) else " among those that match the settings before it"
-            raise InputError(f"no cell has {word}{rest}", allowed=values, fix=near_miss(value, values))
-        matching = with_value
+            rest = "" if len(matching) == len(cells) else " among those that match what is before it"
+            raise InputError(f"no cell has {left[0]}{rest}", allowed=values, fix=near_miss(value, values))
     return matching
+
+
+def _ways_to_write(name: str, value: JsonValue) -> tuple[str, ...]:
+    """As in a command, with and without quotes, as in Python, and as in the tables."""
+    return written(value), json.dumps(value, ensure_ascii=False), str(value), setting(name, value)
 
 
 def _settings(result: Result) -> dict[str, JsonValue]:

@@ -36,8 +36,12 @@ def batch_of(row: Row) -> str:
 
 def result_batch(result: Result) -> str:
     """The batch of a result, marked if it has few steps, and the launch if it is a further one."""
-    launch = f" (launch {result.attempt.launch})" if result.attempt.launch > 1 else ""
-    return f"{result.attempt.batch_per_rank}{few_steps(result.attempt.short)}{launch}"
+    return f"{result.attempt.batch_per_rank}{few_steps(result.attempt.short)}{further_launch(result.attempt.launch)}"
+
+
+def further_launch(launch: int) -> str:
+    """The addition to the name of an attempt that is not the first launch."""
+    return f" (launch {launch})" if launch > 1 else ""
 
 
 def few_steps(short: bool) -> str:

@@ -1,7 +1,7 @@
 """The filters --backend, --select and --exclude."""
 
 import pytest
-from toy_matrices import CPU, matrix_of
+from toy_matrices import CPU, matrix_of, plans_of
 
 from bench.errors import InputError
 from bench.matrix import expand
@@ -24,3 +24,19 @@ def test_select_and_exclude_narrow_cells_and_batches() -> None:
     matrix = matrix_of(matrix={"backend": ["ddp", "fsdp"], "num_cams": [1, 4], "batch": [1, 2]})
     plans = narrow(expand(matrix, CPU), select=["backend=fsdp", "batch=2"], exclude=["backend=fsdp num_cams=4"])
     assert [(p.cell.backend, p.axes["num_cams"], p.batches) for p in plans] == [("fsdp", 1, (2,))]
+
+
+def test_a_value_may_hold_spaces() -> None:
+    plans = [
+        plan.model_copy(update={"axes": {**plan.axes, "mode": "c" if plan.axes["grad_ckpt"] else "a b"}})
+        for plan in plans_of(
+            matrix={"backend": ["ddp"], "grad_ckpt": [False, True], "num_cams": [1, 4], "batch": [1]},
+        )
+    ]
+
+    def left(**filters: list[str]) -> list[tuple[object, object]]:
+        return [(plan.axes["mode"], plan.axes["num_cams"]) for plan in narrow(plans, **filters)]
+
+    assert left(exclude=["mode=a b"]) == left(exclude=['mode="a b"']) == left(select=["mode=c"])
+    assert left(exclude=["mode='a b' num_cams=1"]) == [("a b", 4), ("c", 1), ("c", 4)]
+    assert left(select=["mode=a b"]) == [("a b", 1), ("a b", 4)]

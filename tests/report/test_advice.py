@@ -44,6 +44,12 @@ def measured(batch: int, step_s: float, held: float = 0.5, **changes: Any) -> Re
     return result(ok(*((step_s,) * 12,) * 2, memory=rss(8 * held)), batch=batch, **changes)
 
 
+def not_weighed() -> Result:
+    """A full attempt at batch 4 of which nobody knows the memory."""
+    unknown = rss(1.0).model_copy(update={"peak_allocated_bytes": None})
+    return result(ok(*((0.1,) * 12,) * 2, memory=unknown), batch=4)
+
+
 def probe(results: list[Result], **goal: Any) -> Probe:
     """The answers of a search that has seen ``results``."""
     asked = Goal.model_validate(goal)
@@ -395,7 +401,7 @@ def test_what_is_needed_is_rounded_up(n_bytes: int, shown: str, needed: str) -> 
 
 
 @pytest.mark.parametrize(
-    ("headroom", "words"), [(0.9, "probed  train with batch 16: 16 fits"), (0.7, "probed  16 fits and 32 does not")]
+    ("headroom", "words"), [(0.9, "probed  safe batch 16: 16 fits"), (0.7, "probed  16 fits and 32 does not")]
 )
 def test_a_search_names_a_batch_as_it_ends_only_within_the_headroom(headroom: float, words: str) -> None:
     said = io.StringIO()
@@ -407,10 +413,18 @@ def test_a_search_names_a_batch_as_it_ends_only_within_the_headroom(headroom: fl
     assert words in said.getvalue()
 
 
+def test_a_search_names_the_safe_batch_where_the_best_one_is_beyond_the_headroom() -> None:
+    said = io.StringIO()
+    larger = [measured(16, 0.1), measured(32, 0.15, held=0.95), result(OOM, measure=ASKED, batch=48)]
+    with Progress(Console(file=said)) as progress:
+        progress.verdict("ddp", probe(larger, granularity=16).found)
+        progress.verdict("ddp", probe([not_weighed()], max_batch=4, granularity=4).found)
+    assert "probed  safe batch 16: 32 fits and 48 does not; 32 is fastest" in said.getvalue()
+    assert "probed  best batch 4: " in said.getvalue()
+
+
 def test_what_it_holds_is_unknown_where_nobody_measured_it() -> None:
-    unknown = rss(1.0).model_copy(update={"peak_allocated_bytes": None})
-    results = [result(ok(*((0.1,) * 12,) * 2, memory=unknown), batch=4)]
-    found = probe(results, max_batch=4, granularity=4).found
+    found = probe([not_weighed()], max_batch=4, granularity=4).found
     assert isinstance(found, Verdict)
     assert "; its memory use is unknown" in found.why
     assert Goal(headroom=1.0).remedy == ""

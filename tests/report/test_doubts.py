@@ -7,9 +7,10 @@ from typing import get_args
 import pytest
 from examples import CUDA_MACHINE, MACHINE, doubt_sentences, launched, ok, rank, rendered, result, vram, world
 
+from bench.records.conditions import Conditions
 from bench.records.outcome import Result
 from bench.records.rank_outcome import RankOk
-from bench.report.doubts import DOUBT_KINDS, Grade, doubted_rows, doubts
+from bench.report.doubts import DOUBT_KINDS, Grade, causes, doubted_rows, doubts
 from bench.report.rows import Summary
 from bench.report.summary import summarize
 from bench.report.tables.doubts import TITLE, doubts_section
@@ -139,6 +140,18 @@ def test_every_doubt_has_a_grade_and_the_worst_stands_first() -> None:
         ("note", "zero2, batch 2"),
     ]
     assert {kind.grade for kind in DOUBT_KINDS} == set(get_args(Grade))
+
+
+def test_what_a_user_can_remove_is_told_before_what_shows_it() -> None:
+    busy = dict.fromkeys(Conditions.model_fields) | {"gpus": (), "others_cpu_share": 0.5}
+    steps_s, totals_s = (0.1, 0.1, 0.4), (0.4,) * 2
+    one = result(world(*(rank(number, steps_s, totals_s=totals_s) for number in range(2))), batch=4)
+    summary = summarize([result(ok((0.3,) * 3)), one.model_copy(update={"conditions": Conditions(**busy)})])
+    told = [doubt.reason for doubt in doubts(summary)]
+    assert len(told) > 4
+    assert (
+        causes(summary)[summary.rows[1].id] == told[0] == ("other processes took 50.0 % of the CPU during the attempt.")
+    )
 
 
 def test_a_note_marks_no_row_in_other_tables() -> None:

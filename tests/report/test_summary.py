@@ -397,7 +397,7 @@ def test_launches_of_mixed_sources_decide_nothing() -> None:
     failed = {
         "outcome": Failed(rank=None, phase=None, reason="no"),
         "sources": NEW,
-        "started_at": "2026-01-02T00:00:00",
+        "started_at": "2026-01-02T00:00:00+00:00",
     }
     assert word([*slow, *fast[:3], fast[3].model_copy(update=failed)]) == "undecided"
 

@@ -107,8 +107,13 @@ def answer(summary: Summary, advice: Advice, matrices: Matrices, missing: Sequen
 
 def _begin(advice: Advice) -> str:
     """``For num_cams 4: ``, ``At a global batch of 512: ``; nothing where there is one task."""
-    named = advice.task if advice.task.startswith("at ") else f"for {advice.task}"
+    named = in_task(advice)
     return f"{named[0].upper()}{named[1:]}: " if advice.task else ""
+
+
+def in_task(advice: Advice) -> str:
+    """``for num_cams 4``, ``at a global batch of 512``."""
+    return advice.task if advice.task.startswith("at ") else f"for {advice.task}"
 
 
 def _sentences(

@@ -54,6 +54,8 @@ CAVEATS = "Before you rely on it"
 MOST_SETTINGS = 20
 """Rows of the table of settings."""
 MOST_CAVEATS = 6
+OF_LAUNCH = re.compile(r"^launch \d+: ")
+"""See `implausible.of_launch`."""
 MOST_NAMES = 4
 """Cells of one sentence."""
 MOST_TASKS = 8
@@ -251,15 +253,16 @@ def caveats(
     grouped: dict[str, list[Doubt]] = {}
     for doubt in doubts(summary):
         if doubt.grade != "note":
-            alike = re.sub(r"[0-9][0-9.]*", "#", doubt.reason)
+            alike = re.sub(r"[0-9][0-9.]*", "#", OF_LAUNCH.sub("", doubt.reason))
             grouped.setdefault(alike, []).append(doubt)
     lines = [_caveat(summary, found) for found in grouped.values()]
-    if len(lines) > MOST_CAVEATS:
+    if len(lines) > MOST_CAVEATS + 1:  # one more takes no more room than the words on it
         lines = [*lines[:MOST_CAVEATS], f"{counted(len(lines) - MOST_CAVEATS, 'more doubt')}: see the full report."]
+    lines = [*_failures(summary), *_out_of_memory(summary), *lines]
     lines += _by_sentence([*_unrouted(summary), *_micro_batches(summary)])
     if unfinished := unfinished_words(missing):
         lines.append(f"Not all is measured: {unfinished}.")
-    lines += [*_threads(summary), *_failures(summary), *_out_of_memory(summary), *_stopped(summary, probes)]
+    lines += [*_threads(summary), *_stopped(summary, probes)]
     if unreadable:
         lines.append(f"{counted(len(unreadable), 'file')} cannot be read: see the full report.")
     lines += [
@@ -272,22 +275,29 @@ def caveats(
 
 def _caveat(summary: Summary, found: Sequence[Doubt]) -> str:
     """Of the rows that are doubted for like reasons, the first one with its own."""
-    rows = list(dict.fromkeys(row_name(summary, doubt.row) for doubt in found if doubt.row))
+    rows = list({doubt.row.id: doubt.row for doubt in found if doubt.row}.values())
+    reason = found[0].reason
     if not rows:
-        return found[0].reason
+        return reason
+    first, others = row_name(summary, rows[0]), len(rows) - 1
+    of_first = [OF_LAUNCH.match(doubt.reason) for doubt in found if doubt.row and doubt.row.id == rows[0].id]
+    launches = {match[0] for match in of_first if match}
+    if len(launches) > 1:
+        reason = f"in {len(launches)} of {len(rows[0].each)} launches; {reason}"
     measured = {row.id for row in summary.rows if row.measured}
-    if len(measured) > 1 and measured == {doubt.row.id for doubt in found if doubt.row}:
-        return f"All {len(measured)} rows, such as {rows[0]}: {found[0].reason}"
-    if len({doubt.reason for doubt in found}) > 1 and len(rows) > 1:
-        return f"{rows[0]}: {found[0].reason} {counted(len(rows) - 1, 'other row')}: the same, with other figures."
-    more = f" and {counted(len(rows) - 1, 'other row')}" if len(rows) > 1 else ""
-    return f"{rows[0]}{more}: {found[0].reason}"
+    if len(measured) > 1 and measured == {row.id for row in rows}:
+        every = "Both rows, for example" if others == 1 else f"All {len(rows)} rows, such as"
+        return f"{every} {first}: {reason}"
+    if len({doubt.reason for doubt in found}) > 1 and others:
+        return f"{first}: {reason} {counted(others, 'other row')}: the same, with other figures."
+    more = f" and {counted(others, 'other row')}" if others else ""
+    return f"{first}{more}: {reason}"
 
 
 def _by_sentence(told: Sequence[tuple[str, str]]) -> Iterator[str]:
     """Each sentence once, with the names of the cells that it is about."""
     for sentence in dict.fromkeys(sentence for sentence, _ in told):
-        yield f"{_some([name for other, name in told if other == sentence])}: {sentence}"
+        yield f"{some([name for other, name in told if other == sentence])}: {sentence}"
 
 
 def _unrouted(summary: Summary) -> Iterator[tuple[str, str]]:
@@ -317,11 +327,12 @@ def _threads(summary: Summary) -> Iterator[str]:
             names = cells.setdefault(max(rank.raw.threads for rank in row.sampled.ranks), [])
             names.append(cell_name(summary, row))
     if len(cells) > 1:
-        parts = (f"{number} ({_some(names)})" for number, names in sorted(cells.items()))
+        parts = (f"{number} ({some(names)})" for number, names in sorted(cells.items()))
         yield f"CPU threads of a rank: {' and '.join(parts)}. On a busy machine, more threads may be slower."
 
 
-def _some(names: Sequence[str]) -> str:
+def some(names: Sequence[str]) -> str:
+    """The first names, and how many more there are."""
     more = [f"{len(names) - MOST_NAMES} more"] if len(names) > MOST_NAMES else []
     return "; ".join([*names[:MOST_NAMES], *more])
 
@@ -352,7 +363,7 @@ def _out_of_memory(summary: Summary) -> Iterator[str]:
         if batches := [row.batch_per_rank for row in cell.rows if row.outcome == "oom"]:
             cells.setdefault(min(batches), []).append(cell_name(summary, cell.rows[0]))
     for batch, names in sorted(cells.items()):
-        yield f"Batch {batch} ran out of memory: {_some(names)}."
+        yield f"Batch {batch} ran out of memory: {some(names)}."
 
 
 def rests_on(found: Sequence[Setting], variations: Sequence[LaunchVariation]) -> str:

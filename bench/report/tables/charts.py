@@ -8,7 +8,8 @@ from bench.records.phases import PHASE_NAMES, REST, SHOWN_PHASES
 from bench.report.controlled import RUN
 from bench.report.naming import batch_in_words, cell_name, ends, row_name, settings_name, short_reason
 from bench.report.rows import CellRows, Measured, Phases, Row, Summary
-from bench.report.tables.brief import Setting
+from bench.report.tables.advice import in_task
+from bench.report.tables.brief import Setting, some
 from bench.report.tables.figure import (
     WIDEST,
     Bar,
@@ -77,17 +78,24 @@ def ratios(summary: Summary, settings: Sequence[Setting]) -> RatioChart:
     shown = tuple(_against(summary, setting, series, named) for setting in drawn[:MAX_BARS])
     most = WIDEST * max((ratio.value for ratio in shown), default=1.0)
     leads = any(setting.is_chosen and setting.verdict == "leading" for setting in drawn)
+    reference = f"the {'leading' if leads else 'recommended'} setting"
+    tasks = [
+        f"{rate(one.row.rate)} samples/s {in_task(one.advice)}"
+        for one in drawn
+        if one.row and one.advice and one.is_chosen
+    ]
+    of_tasks = f" Each task has its own 1×: {some(tasks)}." if len(tasks) > 1 else ""
     cut = any(ratio.interval and ratio.interval[1] > most for ratio in shown)
     return RatioChart(
         name="ratios",
-        title=f"Throughput against the {'leading' if leads else 'recommended'} setting",
+        title=f"Throughput against {reference}{' of its task' if of_tasks else ''}",
         x_label=f"ratio of throughputs{_at(rows)}",
         ratios=shown,
         even=(1 / (1 + MARGIN), 1 + MARGIN),
         most=most,
         notes=(
             "Pale bars: the interval, as in the table. Hollow: not decided."
-            f" Shaded: within {percent(MARGIN)} of 1; an interval that lies inside is even."
+            f" Shaded: within {percent(MARGIN)} of 1; an interval that lies inside is even.{of_tasks}"
             f"{f' Bars that end at {most:.3g}× go on.' if cut else ''}{left_out}",
         ),
     )

@@ -21,7 +21,7 @@ from bench.records.verdict import Probe
 from bench.report.controlled import RUN, machine_names
 from bench.report.doubts import causes
 from bench.report.implausible import disturbances
-from bench.report.naming import REASON_LIMIT, batch_of, result_batch, settings_name, short_reason
+from bench.report.naming import REASON_LIMIT, batch_of, further_launch, result_batch, settings_name, short_reason
 from bench.report.rows import Measured, Rank, Row, RowId, Summary
 from bench.report.summary import Newest, newest_sources, row_of, summarize
 from bench.report.tables.account import account_of_each
@@ -165,6 +165,10 @@ def _settings(result: Result) -> Table:
     return table_of("Settings", shown, columns)
 
 
+def _batch(attempt: Row) -> str:
+    return batch_of(attempt) + further_launch(attempt.launch)
+
+
 def _attempts(attempts: Attempts, whole: Summary) -> Table:
     cells, doubted = {cell.rows[0].id.cell: cell for cell in whole.cells}, causes(whole)
 
@@ -173,7 +177,7 @@ def _attempts(attempts: Attempts, whole: Summary) -> Table:
         return row.reason if sound else doubted.get(row.id)
 
     of_row: list[Column[Row]] = [
-        Number("batch per rank", batch_of),
+        Number("batch per rank", _batch),
         outcome_column(lambda row: cells[row.id.cell].traits(row) if row.measured else KINDS[row.outcome]),
         measured_column("samples/s", lambda measured: rate(measured.samples_per_s_global)),
         measured_column("95 % interval", _interval),
@@ -276,7 +280,7 @@ def _ranks(attempts: Attempts) -> Table:
 
 
 def _imported(attempts: Attempts) -> Table:
-    imported = [(batch_of(row), row.measured) for _, row in attempts if row.measured and not row.sampled]
+    imported = [(_batch(row), row.measured) for _, row in attempts if row.measured and not row.sampled]
     columns: list[Column[Measured]] = [
         *(Number[Measured](figure.header, partial(shown, figure)) for figure in COLUMNS if figure.stated),
         Number("memory used", partial(shown, CAPACITY_SHARE)),
@@ -291,7 +295,7 @@ def _imported(attempts: Attempts) -> Table:
 
 
 def _notes(attempts: Attempts) -> Table:
-    notes = [(batch_of(row), name, str(value)) for _, row in attempts for name, value in row.notes.items()]
+    notes = [(_batch(row), name, str(value)) for _, row in attempts for name, value in row.notes.items()]
     columns: list[Column[tuple[str, str, str]]] = [
         Number("batch per rank", itemgetter(0)),
         Column("name", lambda note: one_line(note[1])),

@@ -54,8 +54,14 @@ def steps(summary: Summary) -> Table:
             f"mean, median, p95: of the slowest rank in the throughput window; {P95_NOTE}. synchronized: mean total of"
             " the phase window. difference: synchronization overhead and noise; not part of throughput. slowest rank:"
             " that which the others wait for in the phase window.",
+            *_of_several(summary, "times are of all; slowest rank and losses are of the one with the median step"),
         ),
     )
+
+
+def _of_several(summary: Summary, which: str = "all columns are of the one with the median step") -> list[str]:
+    """Which launches the columns are of."""
+    return [f"Of several launches, {which}."] if any(row.launches for row in summary.rows) else []
 
 
 def _loss(step: int, measured: Sampled) -> str:
@@ -84,6 +90,7 @@ def phases(summary: Summary, statistic: Statistic) -> Table:
         ],
         notes=(
             "rank: the slowest rank of the phase window; the times are those of this rank.",
+            *_of_several(summary),
             *([WAITING_NOTE] if any(row.sampled and row.sampled.critical_rank for row in rows) else []),
             *([f"{P95_NOTE}."] if statistic == "p95" else []),
             *([REST_NOTE] if REST in known else []),
@@ -132,6 +139,7 @@ def own_work(summary: Summary) -> Table:
             " own work exceeds that of every other rank by more than this share, in the whole step or in one and the"
             f" same phase. If steps are independent, chance names a rank in at most {percent(float(CHANCE))} of"
             " windows. Rows to doubt names the straggler. Two slow ranks hide each other: look for them in this table.",
+            *_of_several(summary),
         ),
     )
 
@@ -168,6 +176,7 @@ def ranks(summary: Summary) -> Table:
         notes=(
             "One value for each rank, rank 0 first. Ranks wait for each other in every step, so their step times"
             ' do not show a straggler: "Steps" names the rank that gates the step.',
+            *_of_several(summary, "step ms is the mean of all, and the rest is of the one with the median step"),
         ),
     )
 
@@ -192,6 +201,7 @@ def compilation(summary: Summary) -> Table:
         notes=(
             "Of the rank that took longest. compile ms: in torch.compile; part of the warm-up, and of no measured step."
             " A graph break splits what is compiled: the parts between breaks are compiled one by one.",
+            *_of_several(summary),
         ),
     )
 
@@ -223,5 +233,6 @@ def checkpoints(summary: Summary) -> Table:
         notes=(
             "save and load: until all ranks are done. The system may write files to the disk later, and read them from"
             " memory. next losses: of the steps after saving, and of the same steps after loading.",
+            *_of_several(summary),
         ),
     )

@@ -47,6 +47,20 @@ def test_throughput_has_every_measured_batch_with_its_interval_and_every_oom() -
     assert [(miss.x, miss.series) for miss in panel.misses] == [(16, 0), (16, 1)]
 
 
+def test_the_settings_of_several_tasks_have_a_reference_each_and_the_chart_says_so() -> None:
+    def ratios(*num_cams: int) -> RatioChart:
+        each = [(name, cams, 0.1 * cams * (1 + (name == "fsdp"))) for name in ("ddp", "fsdp") for cams in num_cams]
+        results = [result(ok((s,) * 3, (s,) * 3), backend=name, axes={"num_cams": cams}) for name, cams, s in each]
+        [chart] = [chart for chart in Report(results=results).charts if isinstance(chart, RatioChart)]
+        return chart
+
+    assert ratios(1).title == "Throughput against the recommended setting"
+    assert "Each task" not in ratios(1).notes[0]
+    assert ratios(1, 4).title == "Throughput against the recommended setting of its task"
+    words = "Each task has its own 1×: 40 samples/s for num_cams 1; 10 samples/s for num_cams 4."
+    assert words in ratios(1, 4).notes[0]
+
+
 def test_a_batch_that_thrashes_is_hollow() -> None:
     panel = throughput(summarize(run())).panels[0]
     assert [[point.hollow for point in line.points] for line in panel.lines] == [[False, False, True], [False] * 3]

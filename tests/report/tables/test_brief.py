@@ -17,6 +17,7 @@ from bench.records.conditions import Conditions
 from bench.records.machine import StatedHardware
 from bench.records.outcome import Failed, Oom, Reported
 from bench.records.verdict import Goal, Probe, Stopped
+from bench.report.doubts import Kind, doubts
 from bench.report.missing import Missing
 from bench.report.render import markdown, terminal
 from bench.report.tables.sections import Choices, Report
@@ -157,7 +158,53 @@ def test_rows_that_are_doubted_for_like_reasons_are_one_sentence() -> None:
     quiet = dict.fromkeys(Conditions.model_fields) | {"gpus": (), "others_cpu_share": 0.5}
     failed = result(Oom(rank=0, phase="bwd", reason="x"), batch=16)
     busy = [one.model_copy(update={"conditions": Conditions(**quiet)}) for one in (steps(0.2, 4), failed)]
-    assert "All 2 rows" not in brief(steps(0.1), *busy)
+    assert "Both rows" not in brief(steps(0.1), *busy)
+    assert "\n\nBoth rows, for example ddp, batch 2: other processes took 50.0 %" in brief(*map(busy_at, (2, 4)))
+
+
+def lines_of_caveats(*results: Any) -> list[str]:
+    text = brief(*results).partition("## Before you rely on it\n\n")[2].partition("\n\n## ")[0]
+    return [line.removeprefix("- ") for line in text.splitlines()]
+
+
+def busy_at(batch: int, share: float = 0.5, outcome: Any = None, launch: int = 1) -> Any:
+    quiet = dict.fromkeys(Conditions.model_fields) | {"gpus": (), "others_cpu_share": share}
+    one = result(outcome, batch=batch) if outcome else steps(0.05 * batch, batch)
+    return launched(one.model_copy(update={"conditions": Conditions(**quiet)}), launch)
+
+
+def test_what_failed_or_did_not_fit_comes_before_doubts() -> None:
+    failed = busy_at(4, outcome=Failed(rank=1, phase="bwd", reason="planted"))
+    oom = busy_at(8, outcome=Oom(rank=0, phase="bwd", reason="x"))
+    assert lines_of_caveats(busy_at(2), failed, oom) == [
+        "ddp, batch 4 failed: rank 1 in bwd: planted",
+        "Batch 8 ran out of memory: ddp.",
+        "ddp, batch 2 and 2 other rows: other processes took 50.0 % of the CPU during the attempt.",
+    ]
+
+
+def test_a_doubt_of_several_launches_says_of_how_many() -> None:
+    several = [busy_at(2, share, launch=number) for number, share in enumerate((0.3, 0.4, 0.0, 0.5), 1)]
+    told = "other processes took 30.0 % of the CPU during the attempt."
+    assert lines_of_caveats(*several) == [f"ddp, batch 2: in 3 of 4 launches; launch 1: {told}"]
+    assert lines_of_caveats(*several, busy_at(4), steps(0.4, 8)) == [
+        f"ddp, batch 2: in 3 of 4 launches; launch 1: {told} 1 other row: the same, with other figures."
+    ]
+
+
+@pytest.mark.parametrize("count", [7, 8])
+def test_no_line_says_that_one_doubt_is_left_out(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [steps(0.05 * batch, batch) for batch in range(1, count + 1)]
+    kinds = [
+        Kind("inaccurate", lambda summary, n=n: [(summary.rows[n], f"{'x' * (n + 1)}.")])  # type: ignore[misc]
+        for n in range(count)
+    ]
+    monkeypatch.setattr("bench.report.doubts.DOUBT_KINDS", tuple(kinds))
+    doubts.cache_clear()
+    told = lines_of_caveats(*rows)
+    doubts.cache_clear()
+    assert len(told) == 7
+    assert told[-1] == ("ddp, batch 7: xxxxxxx." if count == 7 else "2 more doubts: see the full report.")
 
 
 def test_what_ratios_rest_on_is_said_of_launches_and_of_imported_figures() -> None:

@@ -1,15 +1,17 @@
 """Everything about one cell, and which cell a user means."""
 
+import json
 from pathlib import Path
 
 import pytest
 from commands import bench
-from examples import MACHINE, MATRIX_YAML, ok, result, rss
+from examples import MACHINE, MATRIX_YAML, launched, ok, result, rss
 
 from bench.errors import InputError
 from bench.records.cell import Train, Walk
 from bench.records.outcome import Failed, Oom
 from bench.records.outcome import Result as Record
+from bench.records.plan import CellPlan
 from bench.records.rank_outcome import Footprint, Walked
 from bench.records.verdict import Goal, Probe, Verdict
 from bench.report.find_cell import find_cell
@@ -64,11 +66,21 @@ def test_a_cell_is_found_by_id_folder_beginning_and_settings() -> None:
         "num_cams=4 grad_ckpt=on",
         "num_cams=4 grad_ckpt=true",
         "num_cams=4 measure.steps=3 num_processes=2",
+        "fsdp num_cams=4 grad_ckpt=true",
     ):
         assert meant(words) == [f"{cell.slug}/b2", f"{cell.slug}/b4"], words
     assert meant("ddp") == [records()[3].attempt.slug]
     for words in ("num_cams=4 batch=4", f"{cell.slug} batch=4", f"batch=4 {cell.id}"):
         assert meant(words) == [f"{cell.slug}/b4"]
+
+
+@pytest.mark.parametrize("mode", ["a b", "c", 'b,c=|d"é 😀', "a x=1", "a num_cams=4", " ", "a  b"])
+def test_a_value_may_hold_spaces_quotes_and_what_looks_like_a_setting(mode: str) -> None:
+    cells = [result(axes={"mode": each, "num_cams": 4}) for each in ("a", mode)]
+    plan = CellPlan(cell=cells[1].attempt.cell, batches=(2,), axes={"backend": "ddp", **cells[1].axes})
+    for words in (f"mode={mode}", f"mode={mode} num_cams=4", f"num_cams=4 mode={mode}", plan.label):
+        assert find_cell(cells, words) == cells[1:], words
+    assert find_cell(cells, f"mode={json.dumps(mode, ensure_ascii=False)} batch=2") == cells[1:]
 
 
 @pytest.mark.parametrize(
@@ -80,8 +92,9 @@ def test_a_cell_is_found_by_id_folder_beginning_and_settings() -> None:
         ("", "no cell is called ''"),
         ("num_cmas=4", "no cell has a setting called 'num_cmas'"),
         ("num_cams=3", "no cell has num_cams=3"),
-        ("backend=ddp num_cams=4", "no cell has num_cams=4 among those that match the settings before it"),
-        ("backend=ddp fsdp", "'fsdp' is not a setting"),
+        ("backend=ddp num_cams=4", "no cell has num_cams=4 among those that match what is before it"),
+        ("backend=ddp fsdp", "no cell has backend=ddp fsdp"),
+        ("ddp num_cams=4", "no cell has num_cams=4 among those that match what is before it"),
         ("batch=4", "'batch=4' matches 3 cells"),
         ("num_cams=4 batch=3", "the cell has no result of batch=3"),
     ],
@@ -161,6 +174,13 @@ def test_settings_attempts_regime_and_ranks() -> None:
     ]
     assert {"Phases, mean ms", "Phases, % of total", "Steps"} <= set(shown)
     assert shown["Steps"].rows[0][-2:] == ("2.000", "0.5000")
+
+
+def test_launches_of_an_attempt_are_told_apart() -> None:
+    one = records()[0]
+    shown = tables([one, launched(one, 2), launched(one, 3)])
+    for table in ("Attempts", "Wall time, s"):
+        assert [row[0] for row in shown[table].rows] == ["2", "2 (launch 2)", "2 (launch 3)"], table
 
 
 def test_the_search_and_its_walk() -> None:

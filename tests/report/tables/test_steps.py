@@ -1,6 +1,7 @@
 """The sections on compilation and checkpoints, and the doubts that these raise."""
 
 import math
+from functools import partial
 
 import pytest
 from examples import doubt_sentences, launched, ok, rank, result, world
@@ -10,7 +11,7 @@ from bench.records.rank_outcome import Checkpoint, Compilation
 from bench.report.doubts import doubts
 from bench.report.summary import summarize
 from bench.report.tables.show import show
-from bench.report.tables.steps import checkpoints, compilation
+from bench.report.tables.steps import checkpoints, compilation, own_work, phases, ranks, steps
 from bench.report.tables.table import Table
 
 MIB = 2**20
@@ -63,6 +64,22 @@ def test_a_difference_that_would_be_shown_as_none_is_none() -> None:
 def test_a_compiler_at_work_while_steps_are_measured_is_doubted() -> None:
     (doubt,) = doubt_sentences(summarize([of(compiled(), compiled(later=2))]))
     assert "torch.compile made 2 graphs while steps were measured" in doubt
+
+
+def test_a_legend_says_which_launches_the_columns_are_of() -> None:
+    def launch(step_s: float, loss: float, number: int) -> Result:
+        return launched(result(ok((step_s,) * 3, (step_s,) * 3, losses=(loss,) * 3)), number)
+
+    alone, several = launch(0.1, 1.0, 1), [launch(0.1, 1.0, 1), launch(0.4, 4.0, 2), launch(0.2, 2.0, 3)]
+    for table in (steps, partial(phases, statistic="mean"), own_work, ranks):
+        assert not [note for note in table(summarize([alone])).notes if "several launches" in note]
+    assert [note for note in steps(summarize(several)).notes if "several launches" in note] == [
+        "Of several launches, times are of all; slowest rank and losses are of the one with the median step."
+    ]
+    (row,) = steps(summarize(several)).rows
+    assert (row[2:4], row[-1]) == (("233", "200"), "2.000")
+    for table in (partial(phases, statistic="mean"), own_work, ranks):
+        assert [note for note in table(summarize(several)).notes if "the median step" in note]
 
 
 def test_a_compiler_at_work_in_another_launch_than_the_median_one_is_doubted() -> None:
