@@ -19,11 +19,16 @@ Offload = Literal["none", "optimizer", "params"]
 
 
 def observed(
-    model: nn.Module, optimizers: Sequence[Any], step: Computed, units: tuple[str, ...] = ()
+    model: nn.Module,
+    optimizers: Sequence[Any],
+    step: Computed,
+    units: tuple[str, ...] = (),
+    others: Sequence[nn.Module] = (),
 ) -> dict[str, Any]:
     """The attributes of `Regime` that the live objects show, after at least one step.
 
     Args:
+        others: models that are trained, too: their parameters count.
         step: what one step computed. Without it, the reduction's dtype is that which the wrappers are configured for.
         units: class names of the modules that are sharded, each as one.
     """
@@ -35,7 +40,7 @@ def observed(
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     return {
         "sharding": sharding(model),
-        **asdict(count(model)),
+        **asdict(count(model, others)),
         "weights_dtype": dtypes(trained) or dtypes(frozen) or "none",
         "frozen_dtype": dtypes(frozen),
         "masters_dtype": dtypes(tensor for stepped, _ in inside for tensor in stepped),
@@ -96,14 +101,14 @@ class Counts:
             self.trained_on_rank += here
 
 
-def count(model: nn.Module) -> Counts:
+def count(model: nn.Module, others: Sequence[nn.Module] = ()) -> Counts:
     counts = Counts()
     if isinstance(model, FSDP):
         for wrapped in FSDP.fsdp_modules(model):
             if wrapped._handle is not None:
                 _add_flat(counts, wrapped)
         return counts
-    for parameter in model.parameters():
+    for parameter in dict.fromkeys(one for each in (model, *others) for one in each.parameters()):
         if is_lazy(parameter):  # never called, and so without a size
             continue
         whole, here = parameter.numel(), parameter.numel()

@@ -61,7 +61,7 @@ def _watched(step: Callable[..., Any], observer: Observer) -> Callable[..., Any]
     @wraps(step)
     def watched(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         skipped = getattr(optimizer, "skipped_steps", None)
-        _safely(observer, observer.enter)
+        _safely(observer, lambda: observer.enter(optimizer))
         try:
             result = step(optimizer, *args, **kwargs)
         except BaseException:
@@ -102,6 +102,7 @@ def _scaled(step: Callable[..., Any], observer: Observer) -> Callable[..., Any]:
         calls = observer.steps.calls
         result = step(self, optimizer, *args, **kwargs)
         if self.is_enabled() and observer.steps.calls == calls:
+            observer.reach(optimizer)
             observer.steps.stepped(optimizer, skipped=True)
         return result
 

@@ -31,6 +31,7 @@ class WatchedModel:
 
     def __init__(self) -> None:
         self._root: Callable[[], nn.Module | None] = lambda: None
+        self._others: list[Callable[[], nn.Module | None]] = []
         self._model: Callable[[], nn.Module | None] = lambda: None
         self.forwards = 0
         """Calls of the model that led to a gradient, since `reset`."""
@@ -46,6 +47,11 @@ class WatchedModel:
         return self._root()
 
     @property
+    def others(self) -> list[nn.Module]:
+        """What is trained beside it, such as the discriminator of a generator."""
+        return [module for other in self._others if (module := other()) is not None]
+
+    @property
     def model(self) -> nn.Module | None:
         """The outermost module that a step calls."""
         return self._model()
@@ -55,7 +61,8 @@ class WatchedModel:
         self._release()
         self._calls.clear()
         roots = trained_roots(optimizers)
-        self._root = _weakly(max(roots, key=_trained, default=None))
+        root = max(roots, key=_trained, default=None)
+        self._root, self._others = _weakly(root), [_weakly(other) for other in roots if other is not root]
         for module in {module for root in roots for module in root.modules()}:
             if isinstance(module, torch.jit.ScriptModule):  # takes no hooks
                 continue

@@ -18,6 +18,7 @@ from .products import Computed, Products
 from .pulse import beside
 from .steps import Steps
 
+MOST_NAMES = 3
 LEAST_WARMUP = 3
 """Steps before the measured ones: the model is found after the first, its calls are seen in the second, and what it
 computes in the third."""
@@ -48,6 +49,8 @@ class Observer:
         """While it watches a step."""
         self._newest = -1
         self._loaded_samples = 0
+        self._reached = set[int]()
+        """By id: parameters that had a gradient in warm-up."""
         self._record: dict[str, Any] | None = None
         """What the measured steps were."""
         self.phases: Phases | None = None
@@ -80,8 +83,9 @@ class Observer:
             files.has_pulse = True
             beside(files, threading.get_ident())
 
-    def enter(self) -> None:
+    def enter(self, optimizer: Any) -> None:
         """An optimizer, or an engine around one, begins its step."""
+        self.reach(optimizer)
         if self._products is not None:
             self._products.stepping(1)
         if self.phases is not None:
@@ -89,6 +93,7 @@ class Observer:
         self.steps.enter()
 
     def leave(self, optimizer: Any, *, skipped: bool | torch.Tensor = False) -> None:
+        self.reach(optimizer)
         self._left()
         self.steps.leave(optimizer, skipped=skipped)
 
@@ -96,6 +101,11 @@ class Observer:
         """The step raised."""
         self._left()
         self.steps.fail()
+
+    def reach(self, optimizer: Any) -> None:
+        """Gradients may come only within a step, from its closure, or be gone after it."""
+        if self._made < self._warmup:
+            self._reached.update(id(one) for one in stepped(optimizer) if one.grad is not None)
 
     def _left(self) -> None:
         if self._products is not None:
@@ -234,8 +244,7 @@ class Observer:
             "threads": torch.get_num_threads(),
             "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
             "units": [],
-            "coverage": {name: regime[name] for name in ("parameters",)}
-            | {"trainable_parameters": regime["trained_parameters"]},
+            "coverage": self._coverage(regime),
             "observed": {
                 "samples": self._watched.samples or None,
                 "loaded_samples": self._loaded_samples or None,
@@ -253,7 +262,7 @@ class Observer:
 
         root = self._watched.root
         model = effective.wrapper_in(root) if root is not None else effective.stepped_alone(self.steps.optimizers)
-        observed = effective.observed(model, self.steps.optimizers, self._computed)
+        observed = effective.observed(model, self.steps.optimizers, self._computed, others=self._watched.others)
         if world_size == 1:
             observed["reduction_dtype"] = None
         return {
@@ -261,6 +270,25 @@ class Observer:
             "ranks_per_node": int(os.environ.get("LOCAL_WORLD_SIZE", world_size)),
             "distributed_type": effective.distributed_type(model, isinstance(self._device, Cuda)),
             **observed,
+        }
+
+    def _coverage(self, regime: dict[str, Any]) -> dict[str, Any]:
+        found: dict[str, Any] = {
+            "parameters": regime["parameters"],
+            "trainable_parameters": regime["trained_parameters"],
+        }
+        if regime["sharding"].startswith("zero"):  # whose optimizers step copies of their own
+            return found
+        trained = {
+            id(one): one for optimizer in self.steps.optimizers for one in stepped(optimizer) if one.requires_grad
+        }
+        left = sorted((one for key, one in trained.items() if key not in self._reached), key=lambda one: -one.numel())
+        root = self._watched.root
+        names = {id(one): name for name, one in root.named_parameters()} if root is not None else {}
+        largest = (names.get(id(one), f"a parameter of {tuple(one.shape)}") for one in left[:MOST_NAMES])
+        return found | {
+            "without_gradient": sum(one.numel() for one in left),
+            "without_gradient_names": tuple(largest),
         }
 
     def exit(self) -> None:
@@ -278,6 +306,11 @@ class Observer:
             return False
         self._write(self.rank_files())
         return True
+
+
+def stepped(optimizer: Any) -> list[torch.Tensor]:
+    """The parameters of an optimizer; none of an engine around one."""
+    return [one for group in getattr(optimizer, "param_groups", ()) for one in group["params"]]
 
 
 def _compiles() -> bool:

@@ -61,6 +61,11 @@ def other_batch(seen: Observed, steps: int, batch: int, samples: int) -> Iterato
         yield f"a step took {taken / steps:.4g} samples of a rank, and the matrix says {samples}"
 
 
+def skipped(seen: Observed, steps: int) -> Iterator[str]:
+    if seen.skipped_steps:
+        yield f"{seen.skipped_steps} of {counted(steps, 'step')} did not change the weights: their gradients overflowed"
+
+
 def other_steps(seen: Observed, steps: int, batch: int, samples: int) -> Iterator[str]:
     """In what else its steps are not those that the matrix describes. Figures count them as they were."""
     asked = steps * samples
@@ -74,8 +79,6 @@ def other_steps(seen: Observed, steps: int, batch: int, samples: int) -> Iterato
         )
     if seen.forwards and seen.forwards * batch != asked:
         yield f"a step had {_number(seen.forwards / steps, 'forward')}, and the matrix says {samples // batch}"
-    if seen.skipped_steps:
-        yield f"{seen.skipped_steps} of {counted(steps, 'step')} did not change the weights: their gradients overflowed"
     if trained and loaded >= trained + 2 * trained / steps and not seen.counts_loaded(asked):
         yield (
             f"its DataLoaders gave it {loaded:.4g} samples a step, and its model trained on {trained:.4g}: what it does"

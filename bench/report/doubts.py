@@ -4,7 +4,8 @@
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import permutations
@@ -26,6 +27,8 @@ from bench.units import counted, ms, percent, rate
 
 STEP_SHORTER = 0.05
 LOSSES_APART = 0.02
+LOSSES_FAR_APART = 0.25
+"""Of rows whose weights were rounded otherwise: large updates make a difference in the last bits grow."""
 SAME_LOSS = frozenset({"backend", "num_processes", "num_nodes", "memory_limit_bytes", "allow_unused"}).union(
     COST_SETTINGS, SEEN_WHEN_MEASURED, [RUN]
 )
@@ -266,8 +269,13 @@ def _thrashing(cell: CellRows) -> Found:
         yield row, f"thrashing, {evidence} samples/s{retried}{instead}."
 
 
-def _unlike_losses(summary: Summary) -> Found:
-    """Rows whose losses differ from those of other backends with the same weights and samples."""
+def _unlike_losses(summary: Summary, *, rounded: bool) -> Found:
+    """Rows whose losses differ from those of other backends with the same weights and samples.
+
+    Args:
+        rounded: those that differ no more than rows may whose weights are held in other dtypes. DeepSpeed, and
+            `train.weights: bf16`, round weights before the optimizer copies them.
+    """
     groups: dict[str, list[Row]] = {}
     for cell in summary.cells:
         if any(value for name, value in cell.cell.options.items() if name.endswith("dropout")):
@@ -277,18 +285,50 @@ def _unlike_losses(summary: Summary) -> Found:
             if row.sampled and row.sampled.losses:
                 groups.setdefault(f"{task} {row.batch_global} {row.n_steps}", []).append(row)
     for rows in groups.values():
-        series = [row.sampled.losses for row in rows if row.sampled]
-        middle = [median(values) for values in zip(*series, strict=False)]
-        others = series[::-1] if len(series) == 2 else [middle] * len(series)
-        for row, losses, other in zip(rows, series, others, strict=True):
-            apart = [(abs(ours - theirs), abs(theirs)) for ours, theirs in zip(losses, other, strict=False)]
-            relative = median(gap / scale if scale else 0.0 for gap, scale in apart)
-            if relative > LOSSES_APART and max(gap for gap, _ in apart) > implausible.LOSS_NOISE:
-                words = (
-                    f"its losses differ by {percent(relative)} from those of rows with the same weights and samples"
-                    f" ({losses[0]:#.4g} against {other[0]:#.4g} at the first step)."
+        held: dict[str, list[Row]] = {}
+        for row in rows:
+            held.setdefault(row.sampled.ranks[0].raw.regime.weights_dtype if row.sampled else "", []).append(row)
+        apart = list(_losses_apart(rows))
+        of_kind = {row.id for alike in held.values() for row, _, _ in _losses_apart(alike)}
+        wrong = {row.id for row, relative, _ in apart if row.id in of_kind or relative > LOSSES_FAR_APART}
+        for row, _, words in apart:
+            if (row.id not in wrong) == rounded:
+                yield (
+                    row,
+                    f"{words}{' Their weights are held in other dtypes, so rounded otherwise.' if rounded else ''}",
                 )
-                yield row, words
+
+
+def _unlike_models(summary: Summary) -> Found:
+    """Rows of more or fewer parameters than others of the same model, as where tied weights come apart."""
+    groups: dict[str, list[tuple[Row, int]]] = {}
+    for cell in summary.cells:
+        task = controlled_key(cell.controlled, without=SAME_LOSS | summary.cost_options)
+        for row in cell.rows:
+            if row.sampled:
+                groups.setdefault(task, []).append((row, row.sampled.ranks[0].raw.regime.parameters))
+    for sized in groups.values():
+        usual = Counter(number for _, number in sized).most_common(1)[0][0]
+        others = [(row, number) for row, number in sized if number != usual]
+        for row, number in others:
+            yield row, f"its model has {number:,} parameters, and that of other rows with the same settings {usual:,}."
+
+
+def _losses_apart(rows: Sequence[Row]) -> Iterator[tuple[Row, float, str]]:
+    """Of rows that should have like losses: those that have not, by which share they differ, and a sentence. Where the
+    first step differs by `LOSSES_APART`, rounding is no reason, and the share is infinite."""
+    series = [row.sampled.losses for row in rows if row.sampled]
+    middle = [median(values) for values in zip(*series, strict=False)]
+    others = series[::-1] if len(series) == 2 else [middle] * len(series)
+    for row, losses, other in zip(rows, series, others, strict=True):
+        apart = [(abs(ours - theirs), abs(theirs)) for ours, theirs in zip(losses, other, strict=False)]
+        relative = [gap / scale if scale else 0.0 for gap, scale in apart]
+        if median(relative) > LOSSES_APART and max(gap for gap, _ in apart) > implausible.LOSS_NOISE:
+            words = (
+                f"its losses differ by {percent(median(relative))} from those of rows with the same weights and samples"
+                f" ({losses[0]:#.4g} against {other[0]:#.4g} at the first step)."
+            )
+            yield row, math.inf if relative[0] > LOSSES_APART else median(relative), words
 
 
 def _shorter_steps(cell: CellRows) -> Found:
@@ -308,10 +348,12 @@ def _shorter_steps(cell: CellRows) -> Found:
 
 
 DOUBT_KINDS: tuple[Kind, ...] = (
-    Kind("invalid", _unlike_losses),
+    Kind("invalid", partial(_unlike_losses, rounded=False)),
     Kind("invalid", _each_launch(implausible.loss_not_finite, _sampled)),
+    Kind("invalid", _each_row(partial(implausible.skipped_steps, every=True))),
     Kind("invalid", _each_measured(implausible.reserved_below_allocated)),
     Kind("invalid", _each_cell(partial(_left_out, much=True))),
+    Kind("inaccurate", _unlike_models),
     Kind("inaccurate", _unlike_machines),
     Kind("inaccurate", _unlike_launches),
     Kind("inaccurate", _contradicted),
@@ -321,7 +363,7 @@ DOUBT_KINDS: tuple[Kind, ...] = (
     Kind("inaccurate", _each_launch(implausible.disturbances, _conditions)),
     Kind("inaccurate", _each_row(implausible.straggler)),
     Kind("inaccurate", _each_measured(implausible.starved)),
-    Kind("inaccurate", _each_row(implausible.skipped_steps)),
+    Kind("inaccurate", _each_row(partial(implausible.skipped_steps, every=False))),
     Kind("inaccurate", _each_cell(partial(_otherwise, batch=True))),
     Kind("inaccurate", _each_row(_stale)),
     Kind("inaccurate", _each_row(_failed_launches)),
@@ -330,6 +372,7 @@ DOUBT_KINDS: tuple[Kind, ...] = (
     Kind("inaccurate", _each_measured(implausible.ranks_apart)),
     Kind("inaccurate", _each_row(implausible.mean_above_median)),
     Kind("inaccurate", _each_sampled(implausible.windows_disagree)),
+    Kind("note", partial(_unlike_losses, rounded=True)),
     Kind("note", _in_several_runs),
     Kind("note", _each_cell(_repeated)),
     Kind("note", _each_cell(partial(_left_out, much=False))),

@@ -184,19 +184,20 @@ def windows_disagree(measured: Sampled) -> Iterator[Sized]:
         )
 
 
-def skipped_steps(row: Row) -> Iterator[Sized]:
-    """Such a step takes no time in the optimizer."""
+def skipped_steps(row: Row, *, every: bool) -> Iterator[Sized]:
+    """Such a step takes no time in the optimizer. If ``every`` step of a launch is one, nothing was trained."""
     lost, sentences = dict[int, float](), list[str]()
     for launch in row.each:
         rank = launch.sampled.slowest.raw if launch.sampled else None
-        if rank and rank.skipped_steps:
-            steps = len(rank.step_times_s)
-            lost[launch.launch] = rank.skipped_steps / steps
+        seen = rank.observed.skipped_steps if rank and rank.observed else None
+        skipped, steps = (rank.skipped_steps or seen or 0, len(rank.step_times_s)) if rank else (0, 0)
+        if skipped and (skipped == steps) == every:
+            lost[launch.launch] = skipped / steps
             sentences.append(
-                f"{of_launch(row, launch)}{rank.skipped_steps} of {counted(steps, 'step')} did not change the weights:"
+                f"{of_launch(row, launch)}{skipped} of {counted(steps, 'step')} did not change the weights:"
                 " gradients overflowed."
             )
-    return together(sentences, _lost(row, lost))
+    return together(sentences, math.inf if every else _lost(row, lost))
 
 
 def still_growing(row: Row) -> Iterator[str]:

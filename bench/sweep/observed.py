@@ -13,7 +13,7 @@ from bench.launch.executor import LaunchResult
 from bench.launch.script_launch import result_file
 from bench.records.cell import DTYPES, Attempt
 from bench.records.machine import Hardware, Machine
-from bench.records.observed import by_rank, other_batch, other_steps
+from bench.records.observed import by_rank, other_batch, other_steps, skipped
 from bench.records.outcome import Failed, Outcome
 from bench.records.phases import Stage
 from bench.records.rank_outcome import RankError, RankKilled, RankOk, RankOom, RankOutcome
@@ -89,7 +89,11 @@ def _checked(ranks: list[RankOk], attempt: Attempt, note: Callable[[str], None])
     for rank in ranks:
         assert rank.observed is not None
         asked = len(rank.step_times_s), attempt.batch_per_rank, attempt.samples_of_rank(1)
-        told[rank.rank] = [*other_batch(rank.observed, *asked), *other_steps(rank.observed, *asked)]
+        told[rank.rank] = [
+            *other_batch(rank.observed, *asked),
+            *other_steps(rank.observed, *asked),
+            *skipped(rank.observed, asked[0]),
+        ]
     for words in by_rank(told):
         note(f"batch {attempt.batch_per_rank}, {words}; figures count what was seen")
     return classify(ranks, world_size=world_size)

@@ -186,6 +186,58 @@ def measured(code: str, folder: Path, **settings: int) -> RankOk:
     return rank
 
 
+PARTS = """
+import torch
+model = torch.nn.ModuleDict({{"used": torch.nn.Linear(4, 4), "aux": torch.nn.Linear(100, 4)}})
+optimizer = torch.optim.{optimizer}
+def loss():
+    optimizer.zero_grad()
+    found = model["used"](torch.ones(3, 4)).sum()
+    found.backward()
+    return found
+for step in range(9):
+    {step}
+"""
+
+
+def test_what_gets_no_gradient_is_counted(tmp_path: Path) -> None:
+    plain = "SGD(model.parameters(), 0.1)"
+    aux = (404, ("aux.weight", "aux.bias"))
+    cases = {
+        (plain, "loss(); optimizer.step()"): aux,
+        (plain, "optimizer.step(loss)"): aux,  # gradients come within the step
+        ("SGD(model['used'].parameters(), 0.1)", "loss(); optimizer.step()"): (0, ()),
+        (plain, "optimizer.step()"): (424, ("aux.weight", "used.weight", "used.bias")),
+    }
+    for number, ((optimizer, step), expected) in enumerate(cases.items()):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        found = measured(PARTS.format(optimizer=optimizer, step=step), folder).coverage
+        assert (found.without_gradient, found.without_gradient_names) == expected
+
+
+def test_all_models_that_are_trained_count(tmp_path: Path) -> None:
+    """Also a loss that holds one of them, whose parameters count once."""
+    code = """
+import torch
+made, judged = torch.nn.Linear(4, 4), torch.nn.Linear(4, 1)
+class Loss(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.made, self.scale = made, torch.nn.Parameter(torch.ones(3))
+criterion = Loss()
+wrapped = torch.nn.Sequential(made)
+optimizers = [torch.optim.SGD(one.parameters(), 0.1) for one in (criterion, judged)]
+for step in range(9):
+    (judged(wrapped(torch.ones(3, 4))).sum() * criterion.scale.sum()).backward()
+    for optimizer in optimizers:
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+    rank = measured(code, tmp_path)
+    assert (rank.regime.parameters, rank.coverage.without_gradient) == (20 + 5 + 3, 0)
+
+
 def test_a_step_that_calls_the_one_of_its_super_class_is_one_step(tmp_path: Path) -> None:
     """torch hooks both, once a plain AdamW was made."""
     own = """

@@ -33,7 +33,6 @@ def test_other_samples_are_told(given: dict[str, int | None], words: str) -> Non
     [
         ({"forwards": 24, "samples": 192}, "a step had 4 forwards, and the matrix says 1"),
         ({"forwards": 9}, "a step had 1.5 forwards, and the matrix says 1"),
-        ({"skipped_steps": 2}, "2 of 6 steps did not change the weights: their gradients overflowed"),
         ({"optimizers": 3}, "a step ends when each of 3 optimizers has stepped"),
         ({"trainers": 2}, "2 processes trained as this rank, and one was measured: make them ranks, or launch one"),
     ],

@@ -29,6 +29,45 @@ def test_losses_unlike_those_of_the_others_are_pointed_out() -> None:
     assert not [doubt for doubt in doubt_sentences(summarize([*alike, other_samples])) if "losses" in doubt]
 
 
+def in_dtype(weights: str, losses: tuple[float, ...], backend: str) -> Result:
+    """A result whose ranks hold weights in this dtype."""
+    outcome = ok(losses=losses)
+    regime = outcome.ranks[0].regime.model_copy(update={"weights_dtype": weights})
+    ranks = tuple(one.model_copy(update={"regime": regime, "warmup_losses": losses[:1]}) for one in outcome.ranks)
+    return result(outcome.model_copy(update={"ranks": ranks}), backend=backend)
+
+
+def test_losses_of_weights_that_are_rounded_otherwise_may_drift_apart() -> None:
+    """A large learning rate: a plain loop over masters made from bf16 weights has the losses of zero, digit for digit,
+    and autocast over fp32 weights those of ddp."""
+    ddp, fsdp = (in_dtype("float32", (2.945, 2.803, 2.295), backend) for backend in ("ddp", "fsdp"))
+    zeros = [in_dtype("bfloat16", (2.945, 2.95, 2.40), backend) for backend in ("zero1", "zero2")]
+    for rows in ([ddp, zeros[0]], [ddp, *zeros]):
+        summary = summarize(rows)
+        assert not any(cell.invalid for cell in summary.cells)
+        assert any("rounded otherwise" in doubt for doubt in doubt_sentences(summary))
+    wrong: dict[str, list[Result]] = {
+        "unlike its kind": [ddp, *zeros, in_dtype("bfloat16", (2.945, 3.1, 2.55), "zero3")],
+        "not trained": [ddp, fsdp, in_dtype("bfloat16", (2.945, 3.9, 3.9), "zero3")],
+        "other samples": [ddp, fsdp, in_dtype("bfloat16", (3.2, 3.0, 2.5), "zero3")],
+    }
+    for why, rows in wrong.items():
+        cells = summarize(rows).cells
+        assert [cell.cell.backend for cell in cells if cell.rows[0].id in cell.invalid] == ["zero3"], why
+
+
+def test_a_model_of_another_size_is_pointed_out() -> None:
+    """accelerate's FSDP2 with cpu_ram_efficient_loading unties weights of models that have no `tie_weights`."""
+    outcome = ok()
+    regime = outcome.ranks[0].regime.model_copy(update={"parameters": 1200})
+    ranks = tuple(one.model_copy(update={"regime": regime}) for one in outcome.ranks)
+    untied = result(outcome.model_copy(update={"ranks": ranks}), backend="mine")
+    [doubt] = doubt_sentences(summarize([result(), result(backend="fsdp"), untied]))
+    assert (
+        doubt == "mine, batch 2: its model has 1,200 parameters, and that of other rows with the same settings 1,000."
+    )
+
+
 def test_allocation_retries_are_thrashing() -> None:
     memory = vram(70, 79).model_copy(update={"alloc_retries": 3})
     outcome = world(rank(0, memory=memory), rank(1, memory=memory))

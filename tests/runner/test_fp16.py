@@ -72,5 +72,8 @@ def test_skipped_steps_are_told_in_the_report() -> None:
     ranks = tuple(one.model_copy(update={"skipped_steps": 1}) for one in ok().ranks)
     [row] = summarize([result(Ok(ranks=ranks))]).rows
     steps = len(ranks[0].step_times_s)
-    [said] = implausible.skipped_steps(row)
+    [said] = implausible.skipped_steps(row, every=False)
     assert said.reason == f"1 of {steps} steps did not change the weights: gradients overflowed."
+    assert not list(implausible.skipped_steps(row, every=True))
+    none = tuple(one.model_copy(update={"skipped_steps": steps}) for one in ranks)
+    assert summarize([result(Ok(ranks=none))]).cells[0].invalid
