@@ -152,7 +152,7 @@ def test_a_search_that_is_replayed_counts_once_and_launches_nothing(tmp_path: Pa
     events, said = swept(tmp_path / "run", plans)
     assert events == ["begin", "attempt", "end"] * 2
     assert said[0] == "3 cells, 4 attempts; results in run"
-    assert [line.partition("  train")[0] for line in said if "probed" in line] == [
+    assert [line.partition("  safe")[0] for line in said if "probed" in line] == [
         "1/4 ddp  probed",
         "2/4 fsdp  probed",
     ]
