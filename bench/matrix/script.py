@@ -4,7 +4,7 @@ import re
 import shutil
 import sys
 import warnings
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path, PurePath
 from typing import Any
@@ -295,7 +295,8 @@ def _check_settings(script: Script, places: Places) -> None:
         if key in places and not script.uses(*OF_BENCH[name]):
             use = " or ".join(f"{{{placeholder}}}" for placeholder in OF_BENCH[name])
             raise refusal("has no effect on the script", places, key, fix=f"put {use} into the command")
-    if trained := _first(places, "train", but=("allow_unused",)):
+    fields = (key for key in places if key[:1] == ("train",) and key[1:2] not in ((), ("allow_unused",)))
+    if trained := next(fields, None):
         raise refusal(
             "has no effect on a script",
             places,
@@ -306,8 +307,6 @@ def _check_settings(script: Script, places: Places) -> None:
         )
 
 
-def _first(places: Places, section: str, but: Collection[str] = ()) -> Key | None:
-    """Where a section is given, or, with overrides alone or where it has fields that do not count, a field of it."""
-    keys = [key for key in places if key[:1] == (section,) and not (len(key) > 1 and key[1] in but)]
-    fields = [key for key in keys if len(key) > 1]
-    return next(iter(fields if but else keys), None)
+def _first(places: Places, section: str) -> Key | None:
+    """Where a section, or with overrides alone a field of it, is given."""
+    return next((key for key in places if key[:1] == (section,)), None)

@@ -13,6 +13,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parameter import is_lazy
 
+from .model import parameters_of
 from .products import Computed
 
 Offload = Literal["none", "optimizer", "params"]
@@ -56,7 +57,7 @@ def observed(
 
 def stepped_alone(optimizers: Sequence[Any]) -> nn.Module:
     """What optimizers step, where no module holds it."""
-    stepped = [one for optimizer in optimizers for group in optimizer.param_groups for one in group["params"]]
+    stepped = [one for optimizer in optimizers for one in parameters_of(optimizer)]
     return nn.ParameterList(one if isinstance(one, nn.Parameter) else nn.Parameter(one.detach()) for one in stepped)
 
 
@@ -147,7 +148,7 @@ def stepped_by(optimizer: Any) -> tuple[list[Tensor], list[dict[str, Any]]]:
     An optimizer without state, such as plain SGD, steps the parameters in its groups.
     """
     optimizer = innermost(optimizer)
-    listed = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    listed = parameters_of(optimizer)
     kept = {key: state for key, state in optimizer.state.items() if isinstance(key, Tensor)}  # others: of all of them
     return list(kept) or listed, list(kept.values())
 

@@ -131,13 +131,18 @@ def _tensors(tree: Any) -> Iterator[Tensor]:
         yield from (tensor for value in tree for tensor in _tensors(value))
 
 
+def parameters_of(optimizer: Any) -> list[Tensor]:
+    """What an optimizer steps; nothing of an engine around one."""
+    return [one for group in getattr(optimizer, "param_groups", ()) for one in group["params"]]
+
+
 def trained_roots(optimizers: Sequence[Any]) -> list[nn.Module]:
     """The modules within no other that hold what the optimizers step. Engines that step copies hold none of it: then
     all that hold something to train."""
     engines = [one for one in optimizers if isinstance(one, nn.Module)]
     if engines:
         return engines
-    stepped = {id(one) for optimizer in optimizers for group in optimizer.param_groups for one in group["params"]}
+    stepped = {id(one) for optimizer in optimizers for one in parameters_of(optimizer)}
     modules = [one for one in gc.get_objects() if issubclass(type(one), nn.Module) and "_modules" in vars(one)]
     inner = {id(child) for module in modules for child in module.children()}
     trained = [module for module in modules if id(module) not in inner and _trained(module)]

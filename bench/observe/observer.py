@@ -12,7 +12,7 @@ import torch
 from . import flight
 from .device import Cpu, Cuda, added, device_of, ranks
 from .files import RankFiles, Settings
-from .model import WatchedModel, samples_in
+from .model import WatchedModel, parameters_of, samples_in
 from .phases import Phases
 from .products import Computed, Products
 from .pulse import beside
@@ -105,7 +105,7 @@ class Observer:
     def reach(self, optimizer: Any) -> None:
         """Gradients may come only within a step, from its closure, or be gone after it."""
         if self._made < self._warmup:
-            self._reached.update(id(one) for one in stepped(optimizer) if one.grad is not None)
+            self._reached.update(id(one) for one in parameters_of(optimizer) if one.grad is not None)
 
     def _left(self) -> None:
         if self._products is not None:
@@ -280,7 +280,7 @@ class Observer:
         if regime["sharding"].startswith("zero"):  # whose optimizers step copies of their own
             return found
         trained = {
-            id(one): one for optimizer in self.steps.optimizers for one in stepped(optimizer) if one.requires_grad
+            id(one): one for optimizer in self.steps.optimizers for one in parameters_of(optimizer) if one.requires_grad
         }
         left = sorted((one for key, one in trained.items() if key not in self._reached), key=lambda one: -one.numel())
         root = self._watched.root
@@ -306,11 +306,6 @@ class Observer:
             return False
         self._write(self.rank_files())
         return True
-
-
-def stepped(optimizer: Any) -> list[torch.Tensor]:
-    """The parameters of an optimizer; none of an engine around one."""
-    return [one for group in getattr(optimizer, "param_groups", ()) for one in group["params"]]
 
 
 def _compiles() -> bool:
