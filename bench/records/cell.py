@@ -196,13 +196,13 @@ class Cell(Frozen):
             return self.gradient_accumulation_steps
         return self.global_batch // (self.num_processes * batch_per_rank)
 
-    def samples_of_rank(self, batch_per_rank: int) -> int:
+    def rank_samples_per_step(self, batch_per_rank: int) -> int:
         """Of one optimizer step."""
         return batch_per_rank * self.accumulate(batch_per_rank)
 
     def samples_per_step(self, batch_per_rank: int) -> int:
         """Of one optimizer step and all ranks."""
-        return self.num_processes * self.samples_of_rank(batch_per_rank)
+        return self.num_processes * self.rank_samples_per_step(batch_per_rank)
 
     def reduces_each(self, sharding: str) -> bool:
         """Whether ranks reduce gradients in each micro-batch. ZeRO-2 and ZeRO-3 keep only their part of them."""
@@ -379,7 +379,7 @@ class Attempt(Frozen):
 
     def samples_of_rank(self, steps: int) -> int:
         """Of so many optimizer steps."""
-        return steps * self.cell.samples_of_rank(self.batch_per_rank)
+        return steps * self.cell.rank_samples_per_step(self.batch_per_rank)
 
     @property
     def options(self) -> Settings:

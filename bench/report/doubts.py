@@ -147,7 +147,7 @@ def _left_out(cell: CellRows, *, much: bool) -> Found:
 def _otherwise(cell: CellRows, *, batch: bool) -> Found:
     """Rows of a script that did other steps than the matrix says: other samples, or the same in another way."""
     for row in cell.rows:
-        samples, told = cell.cell.samples_of_rank(row.batch_per_rank), dict[int, Iterator[str]]()
+        samples, told = cell.cell.rank_samples_per_step(row.batch_per_rank), dict[int, Iterator[str]]()
         otherwise = other_batch if batch else other_steps
         for rank in row.sampled.ranks if row.sampled else ():
             if (seen := rank.raw.observed) is not None:

@@ -314,7 +314,9 @@ def _micro_batches(summary: Summary) -> Iterator[tuple[str, str]]:
         rank = cell.best.sampled.slowest.raw if cell.best and cell.best.sampled else None
         if cell.best and rank and rank.observed:
             batch = cell.best.batch_per_rank
-            for words in only_forwards(rank.observed, len(rank.step_times_s), batch, cell.cell.samples_of_rank(batch)):
+            for words in only_forwards(
+                rank.observed, len(rank.step_times_s), batch, cell.cell.rank_samples_per_step(batch)
+            ):
                 yield words, cell_name(summary, cell.best)
 
 
