@@ -54,7 +54,7 @@ def seconds(duration_s: float) -> str:
 def rate(per_second: float | None) -> str:
     if per_second is None:
         return UNKNOWN
-    return f"{per_second:.3g}" if per_second < 99.95 else f"{per_second:.0f}"
+    return f"{per_second:#.3g}" if per_second < 99.95 else f"{per_second:.0f}"
 
 
 def percent(fraction: float | None) -> str:

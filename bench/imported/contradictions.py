@@ -52,7 +52,7 @@ def of_steps(row: Given, attempt: Attempt) -> None:
     if abs(total / attempt.batch_global - 1) > ROUNDING + rounded:
         raise row.wrong(
             "samples_per_s",
-            f"{rate(total)} samples a step are impossible: batch {attempt.batch_per_rank} on"
+            f"{total:g} samples a step are impossible: batch {attempt.batch_per_rank} on"
             f" {attempt.cell.num_processes} ranks{_accumulated(attempt)} gives {attempt.batch_global}",
             fix=FIX,
         )

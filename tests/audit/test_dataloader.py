@@ -46,7 +46,7 @@ def test_a_loader_is_judged_by_what_it_delivers_and_how_long_training_waits(
     verdict = dataloader.judge([loaded(0), loaded(1)], 2, 2, 0, training, None)  # 10 batches/s a rank: 40 samples/s
     assert verdict.word == word
     assert verdict.samples_per_s_global == pytest.approx(40)
-    assert verdict.says.startswith("the loader delivers 40 samples/s")
+    assert verdict.says.startswith("the loader delivers 40.0 samples/s")
 
 
 def test_the_slowest_rank_gates_what_all_deliver() -> None:

@@ -65,7 +65,7 @@ def test_plain_lines(clock: Clock) -> None:
         "preset: auto chose 'tiny'",
         "0/4 starting rank servers: 2",
         "0/4 ddp num_cams=1, batch 2",
-        "1/4 ddp num_cams=1, batch 2: ok, 40 samples/s, 512 MiB of 4.00 GiB, 10 s",
+        "1/4 ddp num_cams=1, batch 2: ok, 40.0 samples/s, 512 MiB of 4.00 GiB, 10 s",
     ]
 
 
@@ -95,8 +95,8 @@ def test_who_is_the_fastest_so_far_is_said_while_an_attempt_runs(clock: Clock) -
         clock.now_s += PLAIN_INTERVAL_S
         progress.beat("steps", 1, 3)
 
-    assert plain(run, clock).splitlines()[-1].endswith("; fastest so far: zero2, batch 2, 80 samples/s")
-    assert "fastest so far: zero2, batch 2, 80 samples/s" in screen(run, clock)
+    assert plain(run, clock).splitlines()[-1].endswith("; fastest so far: zero2, batch 2, 80.0 samples/s")
+    assert "fastest so far: zero2, batch 2, 80.0 samples/s" in screen(run, clock)
 
 
 def test_invalid_figures_are_never_the_fastest(clock: Clock) -> None:
@@ -303,7 +303,7 @@ def test_finished_attempts_stay_and_the_bar_goes(clock: Clock) -> None:
 
     text = screen(run, clock)
     assert text.rindex("1/4 attempts") > text.rindex("0/4 attempts")
-    assert text.count("ok, 40 samples/s, 512 MiB of 4.00 GiB") == 1
+    assert text.count("ok, 40.0 samples/s, 512 MiB of 4.00 GiB") == 1
     assert text.count("rank servers were started again") == 1
     raw = plain(run, Clock(), force_terminal=True, _environ={"TERM": "xterm"})
     # The bar is erased and the cursor shown again.

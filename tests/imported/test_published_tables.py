@@ -261,7 +261,7 @@ def test_everything_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
     with pytest.raises(InputErrors) as error:
         imported(tmp_path, "t.csv", text, "workload=w")
     assert "t.csv:3: global_batch: 100 samples a step are impossible" in str(error.value)
-    assert "t.csv:4: samples_per_s: 80 is impossible: the tokens/s beside it give 8" in str(error.value)
+    assert "t.csv:4: samples_per_s: 80.0 is impossible: the tokens/s beside it give 8.00" in str(error.value)
     with pytest.raises(InputErrors) as error:
         imported(tmp_path, "t.csv", "step_time_ms\n5\n6\n")
     said = str(error.value)

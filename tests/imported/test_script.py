@@ -58,7 +58,7 @@ def test_names_of_bench_and_of_the_script(tmp_path: Path) -> None:
         ({"step_time_s": "fast"}, TOLD, {}, "a number above 0"),
         ({"step_time_s": 0}, TOLD, {}, "a number above 0"),
         ({"t": 1}, TOLD, {"step_time_s": "tt"}, "has no key 'tt'"),
-        ({"step_time_s": 1, "samples_per_s": 4}, TOLD, {}, "4 samples/s is impossible"),  # those of one rank
+        ({"step_time_s": 1, "samples_per_s": 4}, TOLD, {}, "4.00 samples/s is impossible"),  # those of one rank
         ({"step_time_s": 1, "batch": 8}, TOLD, {}, "with batch 8, not 4"),
         ({"step_time_s": 1, "width": 32}, TOLD, {}, "with width 32, not 64"),
         ({"step_time_s": 1, "world_size": 1}, (), {}, "with num_processes 1, not 2"),
@@ -96,7 +96,7 @@ def test_the_accumulation_of_a_script_counts_in_its_samples(tmp_path: Path) -> N
     assert figures(tmp_path, {"step_time_s": 2, "samples_per_s": 32}, *TOLD, accumulation=8)
     why = read(tmp_path, {"step_time_s": 2, "samples_per_s": 4}, *TOLD, accumulation=8)
     assert isinstance(why, str)
-    assert "4 samples/s is impossible: batch 4 on 2 ranks, accumulated 8 times, in 2 s gives 32" in why
+    assert "4.00 samples/s is impossible: batch 4 on 2 ranks, accumulated 8 times, in 2 s gives 32" in why
 
 
 def test_null_means_unknown(tmp_path: Path) -> None:

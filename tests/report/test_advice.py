@@ -87,7 +87,7 @@ def test_a_faster_batch_outside_the_search_is_said_to_be_one() -> None:
     asked, verdict = search(results, granularity=4, max_batch=12)
     assert verdict.safe
     assert verdict.safe.batch == 4
-    assert told(searched, asked)[0].startswith("train with ddp, batch 4: 80 samples/s")
+    assert told(searched, asked)[0].startswith("train with ddp, batch 4: 80.0 samples/s")
     assert "left this batch out" not in told(searched, asked)[0]
     (line,) = told(results, asked)
     assert line.startswith("train with ddp, batch 5: 100 samples/s")
@@ -100,7 +100,7 @@ def test_a_batch_that_was_measured_after_the_search_is_said_to_be_one() -> None:
         result(OOM, measure=ASKED, batch=9),
     ]
     asked = probe(searched)
-    assert told([*searched, measured(5, 0.2)], asked)[0].startswith("train with ddp, batch 4: 80 samples/s")
+    assert told([*searched, measured(5, 0.2)], asked)[0].startswith("train with ddp, batch 4: 80.0 samples/s")
     (line,) = told([*searched, measured(5, 0.1)], asked)
     assert line.startswith("train with ddp, batch 5: 100 samples/s")
     assert line.endswith("It was measured after the search: search again.")
@@ -151,7 +151,7 @@ def test_the_advice_is_the_search_s_also_where_few_steps_had_said_otherwise() ->
     assert verdict.best == verdict.safe
     assert verdict.best
     assert verdict.best.batch == 4
-    assert told(results, asked)[0].startswith("train with ddp, batch 4: 80 samples/s")
+    assert told(results, asked)[0].startswith("train with ddp, batch 4: 80.0 samples/s")
 
 
 def test_a_share_is_the_same_wherever_it_is_shown() -> None:
@@ -242,7 +242,7 @@ def test_a_row_of_unknown_memory_is_no_more_than_an_alternative() -> None:
         "train with ddp, batch 2: 100 samples/s, no other setting to recommend was measured. Uses 50.0 % of memory.",
         "or faster, but beyond the headroom: ddp, batch 8: 200 samples/s, uses 95.0 % of memory.",
         f"or ddp, batch 4: 150 samples/s, {unknown}",
-        f"or fsdp, batch 2: 50 samples/s, {unknown}",
+        f"or fsdp, batch 2: 50.0 samples/s, {unknown}",
     ]
     assert told([*results[:1], reported(1, 80.0, None)])[1:] == []
     assert [line.partition(":")[0] for line in told(results[1:])] == [
@@ -306,7 +306,7 @@ def test_two_searches_of_one_cell_say_for_which_headroom() -> None:
     results = [measured(1, 0.1, held=0.6), measured(2, 0.15, held=0.8), result(OOM, measure=ASKED, batch=3)]
     probes = [probe(results, headroom=share) for share in (0.9, 0.7)]
     assert [line.partition(" samples/s")[0] for line in told(results, *probes)] == [
-        "For headroom 70.0 %: train with ddp, batch 1: 20",
+        "For headroom 70.0 %: train with ddp, batch 1: 20.0",
         "or faster, but beyond the headroom: ddp, batch 2: 26.7",
         "For headroom 90.0 %: train with ddp, batch 2: 26.7",
     ]
@@ -369,7 +369,7 @@ def test_an_unfinished_run_gives_no_advice(missing: tuple[int, ...], search: boo
     summary = summarize([measured(4, 0.2)])
     lines = advice_sentences(summary, advise(summary), missing=[cell])
     assert lines[0] == f'no advice yet: {why}, see "Not measured"; `bench run MATRIX` goes on.'
-    assert [line.startswith("Leading so far: ddp, batch 4: 40 samples/s") for line in lines[1:]] == [True] * leads
+    assert [line.startswith("Leading so far: ddp, batch 4: 40.0 samples/s") for line in lines[1:]] == [True] * leads
     launches = replace(cell, search=False, launches=(1, 3))
     assert advice_sentences(summary, advise(summary), missing=[launches])[0].startswith("train with ddp, batch 4")
 
@@ -455,14 +455,14 @@ def test_the_answer_is_one_sentence_with_the_next_best_and_what_makes_it_surer()
         )
     ]  # fmt: skip
     assert answer(rows) == (
-        "train with ddp, batch 4: 80 samples/s, 1.25× that of zero2, batch 4, which may be as fast (0.97 to"
+        "train with ddp, batch 4: 80.0 samples/s, 1.25× that of zero2, batch 4, which may be as fast (0.97 to"
         " 1.61, too close to call). For a surer answer: `bench run MATRIX measure.launches=5`."
     )
 
 
 def test_the_answer_says_that_larger_batches_were_not_tried() -> None:
     assert answer([measured(4, 0.2), measured(8, 0.2)]) == (
-        "train with ddp, batch 8: 80 samples/s, 2.00× that of batch 4 (1.60 to 2.50; holds unless launches vary by"
+        "train with ddp, batch 8: 80.0 samples/s, 2.00× that of batch 4 (1.60 to 2.50; holds unless launches vary by"
         " more than 15.5 %). Larger batches were not tried: `bench probe MATRIX`. For a surer answer: `bench run MATRIX"
         " measure.launches=5`."
     )
@@ -572,7 +572,7 @@ def test_advice_says_what_is_undecided_whichever_the_reference_is() -> None:
     (pair,) = advice.undecided
     assert pair.reference.settings["backend"] == "fsdp"
     first, *others = joined(advice_sentences(summary, [advice]))
-    assert first.startswith("train with zero2, batch 2: 40 samples/s")
+    assert first.startswith("train with zero2, batch 2: 40.0 samples/s")
     assert re.search(
         r" 1\.07× that of fsdp, batch 2, which may be as fast \(0\.\d\d to 1\.\d\d, too close to call\)", first
     )
@@ -683,7 +683,7 @@ def test_at_a_global_batch_the_answer_names_micro_batch_and_accumulation() -> No
     zero = [measured(2, 0.35, backend="zero2", global_batch=16), measured(8, 0.2, backend="zero2", global_batch=16)]
     (first, *_) = told([*ddp, *zero])
     assert first.startswith(
-        "At a global batch of 16: train with zero2, micro-batch 8, accumulate 1: 80 samples/s, 1.50"
+        "At a global batch of 16: train with zero2, micro-batch 8, accumulate 1: 80.0 samples/s, 1.50"
     )
     assert "that of ddp, micro-batch 4, accumulate 2 (" in first
     assert "arger batches were not tried" not in first  # none divides it

@@ -44,12 +44,12 @@ def runs(**settings: Any) -> list[Result]:
         (
             {"ratio": {"at_least": "0.9x"}},
             "CONFIRMED",
-            "50 samples/s (zero2, batch 2) against 40 samples/s (ddp, batch 2): 1.25x",
+            "50.0 samples/s (zero2, batch 2) against 40.0 samples/s (ddp, batch 2): 1.25x",
         ),
         ({"ratio": {"at_least": 1}}, "UNDECIDED", "1.25x; within the noise (1.00 to 1.56, noise assumed)"),
         ({"ratio": {"at_least": "160%"}}, "REFUTED", "1.25x; noise assumed"),
         ({"ratio": {"at_most": "1.6x", "at_least": "0.9x"}}, "CONFIRMED", "1.25x"),
-        ({"ratio": ..., "difference": {"at_least": -1}}, "CONFIRMED", "10 samples/s more"),
+        ({"ratio": ..., "difference": {"at_least": -1}}, "CONFIRMED", "10.0 samples/s more"),
         (
             {"metric": "step_time_s_rank_max", "ratio": ..., "difference": {"at_most": "1ms"}},
             "CONFIRMED",
@@ -120,7 +120,7 @@ def test_best_is_each_sides_own() -> None:
         result(ok((0.5,) * 3, (0.5,) * 3, backend="zero2"), backend="zero2", batch=8),  # 32 samples/s
     ]
     judged = judge(results, where={"batch": "best"})
-    assert finding(judged).startswith("50 samples/s (zero2, batch 2) against 53.3 samples/s (ddp, batch 4): 0.94x; ")
+    assert finding(judged).startswith("50.0 samples/s (zero2, batch 2) against 53.3 samples/s (ddp, batch 4): 0.94x; ")
     assert judged.verdict == "UNDECIDED"
     assert judge(results, where={"batch": 2}).figure == pytest.approx(1.25)
 
@@ -130,7 +130,7 @@ def test_a_batch_against_another() -> None:
     changes = {"of": {"batch": 4}, "against": {"batch": 2}, "where": {"backend": "ddp"}}
     assert (
         finding(judge(results, **changes))
-        == "53.3 samples/s (batch 4) against 40 samples/s (batch 2): 1.33x; noise assumed"
+        == "53.3 samples/s (batch 4) against 40.0 samples/s (batch 2): 1.33x; noise assumed"
     )
 
 

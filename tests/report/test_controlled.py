@@ -99,8 +99,8 @@ def test_hardware_is_compared_by_its_name() -> None:
         "Fast CPU",
         "Slow CPU",
         "2",
-        "10",
+        "10.0",
         "Fast CPU",
         "2",
-        "20",
+        "20.0",
     ]

@@ -120,7 +120,7 @@ def test_a_search_on_another_machine_says_nothing_of_a_run(tmp_path: Path) -> No
     listed = stored(tmp_path / "listed", [taking(0.2, batch=8, machine=larger)])
     for order in ((searched, listed), (listed, searched)):
         report = full_report(*order)
-        assert re.search(r"- For run listed.*: train with ddp, batch 8: 80 samples/s", report)
+        assert re.search(r"- For run listed.*: train with ddp, batch 8: 80.0 samples/s", report)
         assert re.search(r"- For run searched.*: train with ddp, batch 2", report)
 
 

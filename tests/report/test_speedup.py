@@ -202,7 +202,7 @@ def test_a_cell_on_two_machines_is_two_that_are_not_compared() -> None:
     assert {pair.ratio.estimate for pair in compare_axis(summary).speed_ups} == {1.0}
     assert "they differ in hardware" in refusals(summary, compare_axis(summary))[0]
     told = advice_sentences(summary, advise(summary))
-    assert told[0].startswith("For machine Example CPU: train with ddp, batch 2: 40 samples/s")
+    assert told[0].startswith("For machine Example CPU: train with ddp, batch 2: 40.0 samples/s")
     assert told[-2].startswith("For machine Faster CPU: train with ddp, batch 2: 120 samples/s")
 
 

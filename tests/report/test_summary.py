@@ -235,7 +235,7 @@ def test_the_peak_of_each_cell_is_bold_and_nothing_else() -> None:
         result(ok((0.1, 0.1)), batch=1, backend="zero2"),
     ]
     rows = [line for line in rendered(results).splitlines() if re.match(r"\| (ddp|zero2) .*\bok\b", line)]
-    assert [re.findall(r"\*\*(.+?)\*\*", row) for row in rows] == [["40"], [], [], ["10"]]
+    assert [re.findall(r"\*\*(.+?)\*\*", row) for row in rows] == [["40.0"], [], [], ["10.0"]]
 
 
 def test_a_thrashing_largest_batch_is_not_the_peak() -> None:

@@ -122,7 +122,7 @@ def test_headers_are_buttons_that_say_how_they_sort() -> None:
 
 def test_the_peak_of_each_cell_is_strong() -> None:
     text = html.render(sections.Report(results=mixed()).sections)
-    assert re.findall(r"<strong>(.+?)</strong>", text) == ["50", "40"]
+    assert re.findall(r"<strong>(.+?)</strong>", text) == ["50.0", "40.0"]
 
 
 def test_the_deepspeed_note_stands_under_every_phase_table_and_the_chart() -> None:

@@ -57,7 +57,7 @@ def test_the_settings_of_several_tasks_have_a_reference_each_and_the_chart_says_
     assert ratios(1).title == "Throughput against the recommended setting"
     assert "Each task" not in ratios(1).notes[0]
     assert ratios(1, 4).title == "Throughput against the recommended setting of its task"
-    words = "Each task has its own 1×: 40 samples/s for num_cams 1; 10 samples/s for num_cams 4."
+    words = "Each task has its own 1×: 40.0 samples/s for num_cams 1; 10.0 samples/s for num_cams 4."
     assert words in ratios(1, 4).notes[0]
 
 

@@ -35,7 +35,7 @@ def test_a_terminal_shows_the_answer_first() -> None:
     titles = ["What to run", "Which backend is faster", "Not compared", "All results", "Phases, mean ms"]
     places = [text.index(title) for title in titles]
     assert places == sorted(places)
-    assert "\n- For num_processes 2: train with ddp, batch 2: 40 samples/s" in text
+    assert "\n- For num_processes 2: train with ddp, batch 2: 40.0 samples/s" in text
     assert "too close to call" in text
     assert "they differ in num_processes." in " ".join(text.split())
     assert max(len(line) for line in text.splitlines()) <= 100

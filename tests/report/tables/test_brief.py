@@ -44,7 +44,7 @@ def table(text: str) -> list[dict[str, str]]:
 def test_the_heading_is_the_answer_and_how_sure_it_is() -> None:
     text = brief(steps(0.1), steps(0.2, backend="fsdp"))
     heading = text.splitlines()[0]
-    assert heading.startswith("## Train with ddp, batch 2: 40 samples/s, 2.00× that of fsdp, batch 2 (1.60")
+    assert heading.startswith("## Train with ddp, batch 2: 40.0 samples/s, 2.00× that of fsdp, batch 2 (1.60")
     assert re.search(r"holds unless launches vary by more than \d+\.\d %\)$", heading)
     assert "Larger batches were not tried: `bench probe MATRIX`." in text
     assert "For a surer answer: `bench run MATRIX measure.launches=5`." in text
@@ -52,7 +52,7 @@ def test_the_heading_is_the_answer_and_how_sure_it_is() -> None:
 
 def test_several_tasks_have_a_line_each() -> None:
     text = brief(steps(0.1, axes={"num_cams": 1}), steps(0.3, axes={"num_cams": 4}))
-    assert text.startswith("## What to run\n\n- For num_cams 1: train with ddp, batch 2: 40 samples/s")
+    assert text.startswith("## What to run\n\n- For num_cams 1: train with ddp, batch 2: 40.0 samples/s")
     assert "\n- For num_cams 4: train with ddp, batch 2: 13.3 samples/s" in text
 
 
@@ -143,10 +143,10 @@ def test_caveats_say_what_to_know_before_relying_on_it() -> None:
         "- Not all is measured: 2 attempts are missing.",
         "- The search of ddp ended without an answer: batch 3 hung.",
         "- 1 file cannot be read: see the full report.",
-        "- Claim REFUTED: fast: 40 samples/s (ddp, batch 2); noise assumed",
+        "- Claim REFUTED: fast: 40.0 samples/s (ddp, batch 2); noise assumed",
         "- 1 claim CONFIRMED.",
     ]
-    assert text.startswith("## No advice yet: 2 attempts are missing\n\n- Leading so far: ddp, batch 2: 40 samples/s")
+    assert text.startswith("## No advice yet: 2 attempts are missing\n\n- Leading so far: ddp, batch 2: 40.0 samples/s")
     assert "\n- `bench run MATRIX` goes on.\n" in text
 
 

@@ -163,7 +163,7 @@ def test_settings_attempts_regime_and_ranks() -> None:
     assert settings["options.num_cams"] == "4"
     assert settings["measure.steps"] == "3"
     assert [row[:2] for row in shown["Attempts"].rows] == [("2", "ok"), ("4", "failed")]
-    assert shown["Attempts"].rows[0][2] == "20"  # 2 x 2 / 0.2 s
+    assert shown["Attempts"].rows[0][2] == "20.0"  # 2 x 2 / 0.2 s
     assert shown["Attempts"].rows[1][-1] == "rank 1 in bwd: ValueError: planted"
     assert [row[:6] for row in shown["What actually ran"].rows] == [
         (str(rank), "FSDP", "FULL_SHARD", "2", "1,000", "900") for rank in (0, 1)
