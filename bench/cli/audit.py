@@ -230,11 +230,10 @@ def training(results: "Sequence[Result]", batch_per_rank: int | None = None) -> 
     row = next((row for row in rows if row.measured), None)
     if row is None or row.measured is None:
         return None
-    phases = row.measured.phases
     return Training(
         batch_per_rank=row.batch_per_rank,
         samples_per_s_global=row.measured.samples_per_s_global,
-        dataload_wait_share=None if phases is None else phases.share("dataload_wait"),
+        dataload_wait_share=None if row.phases is None else row.phases.share("dataload_wait"),
     )
 
 

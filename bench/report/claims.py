@@ -344,5 +344,5 @@ def _of_one(row: Row, metric: str, confidence: float) -> Uncertain | None:
 
 def _phase(row: Row, metric: str) -> Times | None:
     """The samples of a phase, or of all phases together; None where they are unknown."""
-    phases, name = row.measured.phases if row.measured else None, metric.removesuffix(PHASE)
+    phases, name = row.phases, metric.removesuffix(PHASE)
     return None if phases is None else phases.total if name == "total" else phases.parts.get(name)

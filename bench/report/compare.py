@@ -91,7 +91,7 @@ class Pair:
     @property
     def launched(self) -> bool:
         """Whether `bench` launched a side, and so can launch more."""
-        return not (_imported(self.base) and _imported(self.head))
+        return not (self.base.source and self.head.source)
 
     @property
     def decides(self) -> Interval | None:
@@ -374,12 +374,8 @@ def _means_within(rows: tuple[Row, Row], noise: float | None) -> HalfWidth:
     assert base
     assert head
     # The launches of this machine say nothing of figures from elsewhere.
-    variation = None if any(map(_imported, rows)) else head.variation
+    variation = None if any(row.source for row in rows) else head.variation
     return means_half_width(base.launches, head.launches, noise, variation)
-
-
-def _imported(row: Row) -> bool:
-    return row.measured is not None and row.measured.source is not None
 
 
 def _invalid(summary: Summary) -> dict[tuple[str, int], str]:

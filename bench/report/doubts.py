@@ -149,7 +149,7 @@ def _otherwise(cell: CellRows, *, batch: bool) -> Found:
     for row in cell.rows:
         samples, told = cell.cell.rank_samples_per_step(row.batch_per_rank), dict[int, Iterator[str]]()
         otherwise = other_batch if batch else other_steps
-        for rank in row.sampled.ranks if row.sampled else ():
+        for rank in row.ranks:
             if (seen := rank.raw.observed) is not None:
                 told[rank.raw.rank] = otherwise(seen, len(rank.raw.step_times_s), row.batch_per_rank, samples)
         yield from ((row, f"{words}; its figures count what was seen.") for words in by_rank(told))
@@ -214,9 +214,8 @@ def _unlike_launches(summary: Summary) -> Found:
     threads: dict[tuple[str, int], set[int]] = {}
     for cell in summary.cells:
         for row in cell.rows:
-            if row.sampled:
-                like = (str(cell.controlled.get("cpu_cores")), row.world_size)
-                threads.setdefault(like, set()).update(rank.raw.threads for rank in row.sampled.ranks)
+            like = (str(cell.controlled.get("cpu_cores")), row.world_size)
+            threads.setdefault(like, set()).update(rank.raw.threads for rank in row.ranks)
     for (_, ranks), numbers in threads.items():
         if len(numbers) > 1:
             counts = ", ".join(map(str, sorted(numbers)))
@@ -287,7 +286,7 @@ def _unlike_losses(summary: Summary, *, rounded: bool) -> Found:
     for rows in groups.values():
         held: dict[str, list[Row]] = {}
         for row in rows:
-            held.setdefault(row.sampled.ranks[0].raw.regime.weights_dtype if row.sampled else "", []).append(row)
+            held.setdefault(row.ranks[0].raw.regime.weights_dtype, []).append(row)
         apart = list(_losses_apart(rows))
         of_kind = {row.id for alike in held.values() for row, _, _ in _losses_apart(alike)}
         wrong = {row.id for row, relative, _ in apart if row.id in of_kind or relative > LOSSES_FAR_APART}
@@ -305,8 +304,8 @@ def _unlike_models(summary: Summary) -> Found:
     for cell in summary.cells:
         task = controlled_key(cell.controlled, without=SAME_LOSS | summary.cost_options)
         for row in cell.rows:
-            if row.sampled:
-                groups.setdefault(task, []).append((row, row.sampled.ranks[0].raw.regime.parameters))
+            if row.ranks:
+                groups.setdefault(task, []).append((row, row.ranks[0].raw.regime.parameters))
     for sized in groups.values():
         usual = Counter(number for _, number in sized).most_common(1)[0][0]
         others = [(row, number) for row, number in sized if number != usual]

@@ -125,7 +125,7 @@ def merged(launches: Sequence[Row]) -> Row:
 
 def _of_source(row: Row) -> Row:
     """A row of imported figures that its source repeats: each of them is a launch."""
-    if row.measured is None or row.measured.source is None:
+    if row.measured is None or row.source is None:
         return row
     launch = launch_of((row.batch_global / row.rate,), row.launch)
     return replace(row, measured=replace(row.measured, launches=(launch,)))

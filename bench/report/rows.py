@@ -117,6 +117,8 @@ class Measured:
     """`FIGURES` by name; None, or absent, where unknown."""
     phases: Phases | None
     """None without a phase window."""
+    ranks: tuple[Rank, ...] = ()
+    """Only of what bench's own runner measured."""
     source: str | None = None
     """Where imported figures come from; None for what bench measured."""
     launches: tuple[Launch, ...] = ()
@@ -151,7 +153,6 @@ class Measured:
 class Sampled(Measured):
     """What bench's own runner measured, with what only raw samples show."""
 
-    ranks: tuple[Rank, ...]
     slowest: Rank
     """The rank with the longest mean step. Every step ends in a gather, so means differ little: see
     ``critical_rank``."""
@@ -238,6 +239,19 @@ class Row:
     def sampled(self) -> Sampled | None:
         """What bench's own runner measured; None for figures from elsewhere, too."""
         return self.measured if isinstance(self.measured, Sampled) else None
+
+    @property
+    def ranks(self) -> tuple[Rank, ...]:
+        return self.measured.ranks if self.measured else ()
+
+    @property
+    def phases(self) -> Phases | None:
+        return self.measured.phases if self.measured else None
+
+    @property
+    def source(self) -> str | None:
+        """Where imported figures come from."""
+        return self.measured.source if self.measured else None
 
     @property
     def failures(self) -> tuple["Row", ...]:

@@ -59,7 +59,7 @@ def advice_sentences(
 
 def _worth_showing(advice: Sequence[Advice]) -> list[Advice]:
     """All that was measured. Of many tasks of imported figures, the first few in which there is something to choose."""
-    imported = [task for task in advice if task.chosen and task.chosen.measured and task.chosen.measured.source]
+    imported = [task for task in advice if task.chosen and task.chosen.source]
     if len(imported) <= MOST_IMPORTED:
         return list(advice)
     kept = [task for task in imported if not _is_alone(task)] or imported
@@ -178,7 +178,7 @@ def _choose(summary: Summary, advice: Advice, chosen: Row) -> str:
 
 def _surer(advice: Advice, chosen: Row, matrices: Matrices) -> Iterator[str]:
     """What was not tried and what would make the answer surer, each with its command."""
-    if chosen.measured is None or chosen.measured.source:  # figures from elsewhere have no matrix to run
+    if chosen.measured is None or chosen.source:  # figures from elsewhere have no matrix to run
         return
     found = _matrix_of(chosen, matrices)
     matrix, again = found.removesuffix(BEST), "probe" if advice.searched else "run"
@@ -332,6 +332,6 @@ def _based_on(row: Row) -> str:
     if row.sampled:
         each = f"{counted(launches, 'launch')} of " if launches > 1 else ""
         return f"Based on {each}{row.n_steps} measured steps of {counted(row.world_size, 'rank')}."
-    if row.measured and row.measured.source:
-        return f"Based on imported figures: {row.measured.source}."
+    if row.source:
+        return f"Based on imported figures: {row.source}."
     return f"Based on {counted(launches, 'launch')} of the script, and on its own figures."

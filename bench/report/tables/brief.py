@@ -325,8 +325,8 @@ def _threads(summary: Summary) -> Iterator[str]:
     process takes the cores."""
     cells: dict[int, list[str]] = {}
     for cell in summary.cells:
-        if (row := cell.best) and row.device == "cpu" and row.sampled:
-            names = cells.setdefault(max(rank.raw.threads for rank in row.sampled.ranks), [])
+        if (row := cell.best) and row.device == "cpu" and row.ranks:
+            names = cells.setdefault(max(rank.raw.threads for rank in row.ranks), [])
             names.append(cell_name(summary, row))
     if len(cells) > 1:
         parts = (f"{number} ({some(names)})" for number, names in sorted(cells.items()))
@@ -395,8 +395,8 @@ def measured_how(summary: Summary, found: Sequence[Setting], matrices: Matrices,
     shared = {name: setting(name, value) for name, value in summary.shared.items() if value is not None}
     what = " ".join(shared[name] for name in ("workload", "preset") if name in shared)
     steps = f"{shared['steps']} steps" if "steps" in shared else ""
-    ranks_seen = (row.sampled.ranks[0].raw for row in summary.rows if row.sampled)
-    sizes = sorted({rank.coverage.parameters for rank in ranks_seen if rank.observed})  # maybe not of the model meant
+    first = [rank.raw for row in summary.rows for rank in row.ranks[:1]]
+    sizes = sorted({rank.coverage.parameters for rank in first if rank.observed})  # maybe not of the model meant
     model = f"a model of {' or '.join(map(amount, sizes[:MOST_NAMES]))} parameters" if sizes else ""
     said = shared.get("mixed_precision", "")
     precision = "no mixed precision" if said == "no" else said
@@ -405,7 +405,7 @@ def measured_how(summary: Summary, found: Sequence[Setting], matrices: Matrices,
     on = f"{' or '.join(map(str, ranks))} rank{'s' * (ranks != [1])} on {of_machines(summary, computer)}"
     made_by = [of_machines(summary, versions_in_words), f"commit {of_machines(summary, short_commit)}"]
     commands = sorted(set(matrices.values()))
-    sources = dict.fromkeys(row.measured.source for row in summary.rows if row.measured and row.measured.source)
+    sources = dict.fromkeys(row.source for row in summary.rows if row.source)
     imported = f"Imported from {listed(list(sources))}. `bench init` begins a run of your own." if sources else ""
     again = "probe" if all(one.advice and one.advice.searched for one in found) else "run"
     lines = (

@@ -64,9 +64,7 @@ def method(summary: Summary) -> Lines:
 
 
 def _how_measured(summary: Summary) -> list[str]:
-    sources = dict.fromkeys(
-        one_line(row.measured.source) for row in summary.rows if row.measured and row.measured.source
-    )
+    sources = dict.fromkeys(one_line(row.source) for row in summary.rows if row.source)
     words = "Imported; means without samples, measured elsewhere, by other methods"
     imported = [f"{words}: {source}." for source in sources]
     if imported and not summary.isolations:
@@ -75,12 +73,8 @@ def _how_measured(summary: Summary) -> list[str]:
     return [
         *imported,
         f"Every attempt ran in fresh processes: {isolation}.",
-        *(_OBSERVED if any(row.sampled and row.sampled.ranks[0].raw.observed for row in summary.rows) else []),
-        *(
-            SCRIPTED
-            if any(row.measured and not row.sampled and not row.measured.source for row in summary.rows)
-            else []
-        ),
+        *(_OBSERVED if any(rank.raw.observed for row in summary.rows for rank in row.ranks[:1]) else []),
+        *(SCRIPTED if any(row.measured and not row.sampled and not row.source for row in summary.rows) else []),
         *(_MEASURED if summary.isolations != ("script",) else []),
     ]
 

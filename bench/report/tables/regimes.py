@@ -11,10 +11,7 @@ from bench.units import UNKNOWN, percent
 def regimes(summary: Summary) -> Table:
     """One row a backend, unless its ranks or cells differ."""
     observed: list[tuple[str, Regime | None]] = [
-        (str(row.settings["backend"]), rank.raw.regime)
-        for row in summary.rows
-        if row.sampled
-        for rank in row.sampled.ranks
+        (str(row.settings["backend"]), rank.raw.regime) for row in summary.rows for rank in row.ranks
     ]
     known = {backend for backend, _ in observed}
     backends = dict.fromkeys(str(row.settings["backend"]) for row in summary.rows)

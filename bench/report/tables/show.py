@@ -251,7 +251,7 @@ def _figure_column(figure: Figure) -> Column[Rank]:
 
 
 def _ranks(attempts: Attempts) -> Table:
-    lines = [(result_batch(result), rank) for result, row in attempts if row.sampled for rank in row.sampled.ranks]
+    lines = [(result_batch(result), rank) for result, row in attempts for rank in row.ranks]
     queued = any(rank.raw.host_times_s for _, rank in lines)
     known = {figure for figure in COLUMNS if any(of_rank(figure, rank) != UNKNOWN for _, rank in lines)}
     columns: list[Column[Rank]] = [

@@ -110,7 +110,7 @@ def _of_both(value: Callable[[Row], str], pair: SpeedUp) -> str:
 
 def _reduction(row: Row) -> str:
     """Of its gradients between ranks, as observed."""
-    return row.sampled.ranks[0].raw.regime.reduction_dtype or "none" if row.sampled else UNKNOWN
+    return row.ranks[0].raw.regime.reduction_dtype or "none" if row.ranks else UNKNOWN
 
 
 def _winner(pair: SpeedUp, names: dict[RowId, str]) -> str:
