@@ -146,6 +146,7 @@ def without_batch(cell: CellRows) -> Peak | None:
 class Theory:
     """The prediction for one cell, with the measured peak."""
 
+    cell: CellRows
     regime: Regime | None
     """See `observed_regime`."""
     state: State | None
@@ -166,6 +167,7 @@ def theory_of(cell: CellRows) -> Theory:
     works = (row.sampled.slowest.raw.work for row in cell.rows if row.sampled)
     work = next((work for work in works if work is not None), None)
     return Theory(
+        cell=cell,
         regime=regime,
         state=state(regime, whole_gradient_bytes=held_back_bytes(cell, regime))
         if regime and _describes(cell, regime)
