@@ -12,7 +12,7 @@ import typer
 from bench.cli import selection
 from bench.cli.app import REPORTS
 from bench.cli.environment import check_environment
-from bench.cli.printing import as_markdown, print_document, print_unreadable
+from bench.cli.printing import print_document, print_unreadable
 from bench.errors import InputError
 
 if TYPE_CHECKING:
@@ -108,10 +108,7 @@ def explain(
         from bench.report.render.html import render
 
         html.write_text(render(sections(sentences, steps_of, found, tables), title))
-    if format_ == "md":
-        typer.echo(as_markdown(title, sentences, tables))
-    else:
-        print_document(title, sentences, tables)
+    print_document(title, sentences, tables, markdown=format_ == "md")
 
 
 def _is_page(file: Path) -> bool:
