@@ -75,9 +75,8 @@ def _settings(rows: Sequence[Given]) -> tuple[list[Given], list[str]]:
         name for name, having in told.items() if all(row.of_table for row in having) and _is_setting(name, having)
     ]
     candidates = [name for name in columns if name not in chosen and not is_figure(name)]
-    while len(_equals(rows, chosen)) < len(rows):
-        before = len(_equals(rows, chosen))
-        counts = {name: len(_equals(rows, [*chosen, name])) for name in candidates if _may_separate(rows, name)}
+    while (before := _count_unlike(rows, chosen)) < len(rows):
+        counts = {name: _count_unlike(rows, [*chosen, name]) for name in candidates if _may_separate(rows, name)}
         best = max(counts, key=counts.__getitem__, default=None)
         if best is None or counts[best] == before:
             break
@@ -113,14 +112,13 @@ def _may_separate(rows: Sequence[Given], name: str) -> bool:
     return plain and len({canonical(value) for value in values}) > 1 and not _links([str(value) for value in values])
 
 
-def _equals(rows: Sequence[Given], chosen: Sequence[str]) -> dict[str, int]:
-    """How many rows have the same settings, and the same values of ``chosen``."""
-    groups: dict[str, int] = {}
+def _count_unlike(rows: Sequence[Given], chosen: Sequence[str]) -> int:
+    """How many rows there are of which no two have the same settings and the same values of ``chosen``."""
+    kinds = set()
     for row in rows:
         settings = {name: value for name, value in row.values.items() if not _is_result(name)}
-        key = canonical({**settings, **{f"?{name}": row.unknown.get(name) for name in chosen}})
-        groups[key] = groups.get(key, 0) + 1
-    return groups
+        kinds.add(canonical({**settings, **{f"?{name}": row.unknown.get(name) for name in chosen}}))
+    return len(kinds)
 
 
 def _is_result(name: str) -> bool:
