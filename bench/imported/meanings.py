@@ -226,14 +226,12 @@ def _with_rate(row: Given) -> tuple[Given, str | None]:
         values["step_time_s"] = 1 / steps.value
     if samples is not None:
         values["samples_per_s"] = samples.value
+    row = replace(row, values=values)
     if samples is not None or steps or timed or values.get("outcome") not in (None, "ok", "reported", "scripted"):
-        return replace(row, values=values), None
+        return row, None
     if not missing:
-        return replace(
-            row, values=values
-        ), "no column gives a rate or a time with its unit; --map step_time_ms=NAME reads one"
-    why = f"give {' and '.join(dict.fromkeys(missing))}, as a column, or as {missing[-1]}=... on the command line"
-    return replace(row, values=values), why
+        return row, "no column gives a rate or a time with its unit; --map step_time_ms=NAME reads one"
+    return row, f"give {' and '.join(dict.fromkeys(missing))}, as a column, or as {missing[-1]}=... on the command line"
 
 
 def _scaled(number: Amount, factor: float) -> Amount:
