@@ -101,10 +101,7 @@ def read(path: Path, common: Given, renamed: Names = NO_NAMES, number: int | Non
         lines[skipped] = lines[skipped].replace("#", "", 1)
         text = "".join(lines)
     common = _with(common, *_comments(lines[:skipped], where))
-    grids = tables.separated(text, where, skipped)
-    if not grids:
-        raise InputError("is empty", where=where)
-    return _of_grid(grids[0], common, renamed)
+    return _of_grid(tables.separated(text, where, skipped), common, renamed)
 
 
 def _is_header(comment: str, first: str) -> bool:
