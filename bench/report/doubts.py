@@ -14,7 +14,6 @@ from typing import Literal, TypeVar, get_args
 
 from bench.errors import one_line
 from bench.records.cell import COST_SETTINGS
-from bench.records.conditions import Conditions
 from bench.records.figures import ALLOC_RETRIES, CAPACITY_SHARE
 from bench.records.observed import by_rank, other_batch, other_steps
 from bench.records.outcome import KINDS
@@ -231,15 +230,6 @@ def _unlike_machines(summary: Summary) -> Found:
         yield None, f"The results differ in their environment: {short_reason(difference)}."
 
 
-def _conditions(launch: Row) -> Conditions | None:
-    """Of rows with any outcome: another process on the GPU may explain an oom."""
-    return launch.conditions
-
-
-def _sampled(launch: Row) -> Sampled | None:
-    return launch.sampled
-
-
 def _each_launch(find: Callable[[Part], Iterable[str]], of: Callable[[Row], Part | None]) -> Callable[[Summary], Found]:
     """Of each launch: what the row has of one of them is that of the median launch."""
 
@@ -348,7 +338,7 @@ def _shorter_steps(cell: CellRows) -> Found:
 
 DOUBT_KINDS: tuple[Kind, ...] = (
     Kind("invalid", partial(_unlike_losses, rounded=False)),
-    Kind("invalid", _each_launch(implausible.loss_not_finite, _sampled)),
+    Kind("invalid", _each_launch(implausible.loss_not_finite, lambda launch: launch.sampled)),
     Kind("invalid", _each_row(partial(implausible.skipped_steps, every=True))),
     Kind("invalid", _each_measured(implausible.reserved_below_allocated)),
     Kind("invalid", _each_cell(partial(_left_out, much=True))),
@@ -358,8 +348,9 @@ DOUBT_KINDS: tuple[Kind, ...] = (
     Kind("inaccurate", _contradicted),
     # The first doubt of a row is the "Caution" of the answer: what a user can remove comes before what shows it.
     Kind("inaccurate", _each_cell(_thrashing)),
-    Kind("inaccurate", _each_launch(implausible.compiled_meanwhile, _sampled)),
-    Kind("inaccurate", _each_launch(implausible.disturbances, _conditions)),
+    Kind("inaccurate", _each_launch(implausible.compiled_meanwhile, lambda launch: launch.sampled)),
+    # Of rows with any outcome: another process on the GPU may explain an oom.
+    Kind("inaccurate", _each_launch(implausible.disturbances, lambda launch: launch.conditions)),
     Kind("inaccurate", _each_row(implausible.straggler)),
     Kind("inaccurate", _each_measured(implausible.starved)),
     Kind("inaccurate", _each_row(partial(implausible.skipped_steps, every=False))),
@@ -383,6 +374,6 @@ DOUBT_KINDS: tuple[Kind, ...] = (
     Kind("note", _each_row(implausible.still_growing)),
     Kind("note", _each_cell(partial(_otherwise, batch=False))),
     Kind("note", _each_row(_second_try)),
-    Kind("note", _each_launch(implausible.short_of_disk, _conditions)),
+    Kind("note", _each_launch(implausible.short_of_disk, lambda launch: launch.conditions)),
 )
 """All kinds of doubt."""
