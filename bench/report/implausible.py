@@ -213,7 +213,7 @@ def still_growing(row: Row) -> Iterator[str]:
 
 
 def loss_not_finite(measured: Sampled) -> Iterator[str]:
-    if not measured.finite:
+    if not all(map(math.isfinite, measured.losses)):
         yield "the loss is not a finite number."
 
 

@@ -1,6 +1,5 @@
 """The rows of a report: frozen data that `summary` computes and the other modules show."""
 
-import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -163,11 +162,6 @@ class Sampled(Measured):
     """Which rank the others wait for; None without a phase window, and for a single rank."""
     losses: tuple[float, ...]
     """Means over ranks, one a step, warm-up included; the first is the loss of the initial weights."""
-
-    @property
-    def finite(self) -> bool:
-        """Whether every loss is a finite number."""
-        return all(map(math.isfinite, self.losses))
 
     @property
     def instrumentation_share(self) -> float | None:
