@@ -4,7 +4,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from types import TracebackType
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -54,9 +53,7 @@ class Progress:
     def __enter__(self) -> "Progress":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.end()
 
     def begin(self, *, cells: int, attempts: int, finished: int, folder: str, notes: Sequence[str]) -> None:
