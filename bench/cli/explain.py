@@ -400,12 +400,10 @@ def _tried(run: Path, result: "Result", advised: "Sequence[Advice]") -> "tuple[f
         for _ in sweep.run():
             pass
     typer.echo(f"tried: {file}, results: {out}", err=True)
-    measured = {one.attempt.cell.id: one for one in Store(out).results() if one.outcome.kind == "ok"}
-    kept = [measured.get(plan.cell.id) for plan in plans]
-    rows = dict(
-        zip((one.attempt.cell.id for one in kept if one), _rows(out, [one for one in kept if one]), strict=True)
-    )
-    now, *others = [rows.get(plan.cell.id) for plan in plans]
+    ids = [plan.cell.id for plan in plans]
+    kept = [one for one in Store(out).results() if one.outcome.kind == "ok" and one.attempt.cell.id in ids]
+    rows = {one.attempt.cell.id: row for one, row in zip(kept, _rows(out, kept), strict=True)}
+    now, *others = map(rows.get, ids)
     if now is None:
         return None, {}
     found = {}
