@@ -379,7 +379,7 @@ def _tried(run: Path, result: "Result", advised: "Sequence[Advice]") -> "tuple[f
     from bench.matrix import yaml_file
     from bench.records.cell import Measure
     from bench.report.speedup import SpeedUp
-    from bench.store.run_folder import MATRIX, Store
+    from bench.store.run_folder import MATRIX
     from bench.sweep.session import opened
 
     advised = [one for one in advised if one.name not in Measure.model_fields]
@@ -397,13 +397,10 @@ def _tried(run: Path, result: "Result", advised: "Sequence[Advice]") -> "tuple[f
     ):
         progress.begin(cells=len(plans), attempts=len(plans), finished=0, folder=str(out), notes=matrix.notes)
         sweep.prepare()
-        for _ in sweep.run():
-            pass
+        measured = [one for one in sweep.run() if one.outcome.kind == "ok"]
     typer.echo(f"tried: {file}, results: {out}", err=True)
-    ids = [plan.cell.id for plan in plans]
-    kept = [one for one in Store(out).results() if one.outcome.kind == "ok" and one.attempt.cell.id in ids]
-    rows = {one.attempt.cell.id: row for one, row in zip(kept, _rows(out, kept), strict=True)}
-    now, *others = map(rows.get, ids)
+    rows = {one.attempt.cell.id: row for one, row in zip(measured, _rows(out, measured), strict=True)}
+    now, *others = [rows.get(plan.cell.id) for plan in plans]
     if now is None:
         return None, {}
     found = {}
