@@ -214,12 +214,7 @@ def _select(options: Options) -> selection.Selection:
 
 
 def training(results: "Sequence[Result]", batch_per_rank: int | None = None) -> "Training | None":
-    """The full measurement of one cell; None where there is none.
-
-    Args:
-        results: of one cell.
-        batch_per_rank: only this batch counts; None selects the best one.
-    """
+    """The full measurement of one cell, of this batch or the best one; None where there is none."""
     from bench.audit.dataloader import Training
     from bench.report.summary import summarize
 

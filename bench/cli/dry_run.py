@@ -20,11 +20,7 @@ MOST_DETAILED = 8
 
 
 def lines(matrix: Matrix, plans: Sequence[CellPlan], hardware: Hardware, user: Mapping[str, str]) -> list[str]:
-    """The text, line by line. Of many cells, one line each.
-
-    Args:
-        user: the environment that bench was started with.
-    """
+    """The text, line by line. Of many cells, one line each; ``user`` is the environment of bench itself."""
     units = workload_of(matrix).units
     if len(plans) > MOST_DETAILED:
         listed = [": ".join([_title(plan), *_skipped(plan, hardware)]) for plan in plans]

@@ -57,13 +57,7 @@ class Progress:
         self.end()
 
     def begin(self, *, cells: int, attempts: int, finished: int, folder: str, notes: Sequence[str]) -> None:
-        """The run starts.
-
-        Args:
-            attempts: how many are planned.
-            finished: how many of these are stored already; they are not shown again.
-            notes: sentences to print first.
-        """
+        """The run starts; so many of its planned attempts are ``finished`` already, and are not shown again."""
         self._attempts, self._finished = attempts, finished
         self._began_s = self._clock()
         already = f", {finished} of them finished before" if finished else ""

@@ -245,11 +245,8 @@ def _known_value(results: Sequence[Result], name: str, value: JsonValue) -> Json
 
 
 def _append_to_step_summary(content: Report, whole: list[Path]) -> None:
-    """In a GitHub Actions job, the report appears on the job's summary page.
-
-    Args:
-        whole: the files that hold the complete report, to name where the summary is cut.
-    """
+    """In a GitHub Actions job, the report appears on the job's summary page. Where it is cut, it names the files that
+    hold the whole report."""
     if name := os.environ.get("GITHUB_STEP_SUMMARY"):
         note = f"The report is cut here: a step summary holds 1 MiB. All of it: {', '.join(map(str, whole))}"
         with open(name, "ab") as summary:

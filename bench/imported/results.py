@@ -37,9 +37,6 @@ class _OfCell(Frozen):
 def results_of(rows: Sequence[Given], at: str) -> list[Result]:
     """One result per row, in the same order. Rows with the same settings and batch are launches of one attempt.
 
-    Args:
-        at: the time of the import, ISO 8601, UTC.
-
     Raises:
         InputErrors: values are invalid or missing, figures contradict each other, or a row is given twice.
     """

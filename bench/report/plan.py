@@ -113,12 +113,8 @@ def rows(
     price: float | None = None,
     paces: Mapping[str, Pace] = MappingProxyType({}),
 ) -> list[PlannedRow]:
-    """A row for each batch that the matrix names; of a search, for the largest batch that fits, or the
-    smallest that it would try.
-
-    Args:
-        paces: of the device, if runs on it were fitted.
-    """
+    """A row for each batch that the matrix names; of a search, for the largest batch that fits, or the smallest that it
+    would try. Prices and paces are of the device."""
     return [row for cell in cells if cell.forecast for row in _rows(cell, cell.forecast, device, price, paces)]
 
 

@@ -69,12 +69,7 @@ class Comparison:
 
 
 def throughput_ratio(row: Row, reference: Row, comparisons: int = 1, off: float = 0.0) -> RateRatio:
-    """Of two measured rows.
-
-    Args:
-        comparisons: number of ratios that are judged together.
-        off: by which share the ratio may be off because the rows are doubted.
-    """
+    """Of two measured rows; ``comparisons`` and ``off``: see `SpeedUp`."""
     ours, theirs = row.measured, reference.measured
     assert ours
     assert theirs

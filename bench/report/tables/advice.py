@@ -37,9 +37,7 @@ def advice_sentences(
 ) -> list[str]:
     """Sentences: the recommended setting of each task, the reasons, and the alternatives.
 
-    Args:
-        matrices: for the commands.
-        missing: what is planned and not measured. Until it is, there is no advice, only who leads.
+    Until what is planned and ``missing`` is measured, there is no advice, only who leads.
     """
     doubted, known = causes(summary), matrices or {}
     shown = _worth_showing(advice)

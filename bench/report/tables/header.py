@@ -17,11 +17,7 @@ from bench.units import UNKNOWN, counted, duration, gib, percent
 
 
 def header(summary: Summary, untils: Sequence[Until] = ()) -> Facts:
-    """What a reader must know before the numbers. Where machines differ, every value is listed.
-
-    Args:
-        untils: how `bench run --until` ended, for each run that was asked to go on.
-    """
+    """What a reader must know before the numbers. Where machines differ, every value is listed."""
     settings = {key: value for key, value in summary.shared.items() if key not in SWITCHES or value != SWITCHES[key]}
     measuring = {key: value for key, value in settings.items() if key in Measure.model_fields}
     shared = {key: value for key, value in settings.items() if key not in measuring}
@@ -103,11 +99,7 @@ _MEASURED = [
 
 
 def files(summary: Summary, *, scripts: bool = True) -> Facts:
-    """Where the results are stored: each cell, and its folder below the run's.
-
-    Args:
-        scripts: whether the folders hold command.sh; a kept copy may not.
-    """
+    """Where the results are stored: each cell, and its folder below the run's; ``scripts``: see `Report`."""
     if not summary.isolations:
         holds = "the figures as the source gives them."
     elif scripts:
@@ -122,11 +114,7 @@ def files(summary: Summary, *, scripts: bool = True) -> Facts:
 
 
 def not_measured(cells: Sequence[Missing], unreadable: Mapping[str, str] | None = None) -> Table:
-    """Planned attempts without a result, one row a cell, and one a file that cannot be read.
-
-    Args:
-        unreadable: files of the runs, and what is wrong with each.
-    """
+    """Planned attempts without a result, one row a cell, and one a file that cannot be read, with what is wrong."""
 
     def why(cell: Missing) -> str:
         if cell.launches is not None:

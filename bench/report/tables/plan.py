@@ -39,11 +39,8 @@ def sentences(cells: Sequence[PlannedCell], device: DeviceSpec, ranks: int) -> l
 
 
 def tables(rows: Sequence[PlannedRow], device: DeviceSpec, fitted: Paces | None = None) -> list[Table]:
-    """Memory at its peak by part, the largest batches, and of the time what is known: bounds, estimates.
-
-    Args:
-        fitted: where the estimates of ``rows`` come from.
-    """
+    """Memory at its peak by part, the largest batches, and of the time what is known: bounds, and estimates, which come
+    from what was ``fitted``."""
     if not rows:
         return []
     found = [_memory(rows), _batches(rows)]

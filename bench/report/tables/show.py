@@ -80,7 +80,6 @@ def show(
     """Everything that is known about the cell of ``results``.
 
     Args:
-        results: all results of one cell.
         files: by the attempt's slug.
         newest: the newest sources of the run; by default, those of these results.
         whole: the summary of the run, which knows what is wrong beside its other cells; by default, of these results.
