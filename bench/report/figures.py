@@ -36,12 +36,9 @@ def measured(result: Result, variation: LaunchVariation | None) -> Measured | No
     match result.outcome:
         case Ok() as outcome:
             return _from_launch(_measure(outcome, attempt), result, variation)
-        case Reported() as outcome:
+        case Stated() as outcome:
             stated = _stated(outcome, attempt, result.machine.hardware.device)
-            return stated and replace(stated, source=outcome.source)
-        case Scripted() as outcome:
-            stated = _stated(outcome, attempt, result.machine.hardware.device)
-            return stated and _from_launch(stated, result, variation)
+            return _from_launch(stated, result, variation) if stated and isinstance(outcome, Scripted) else stated
     return None
 
 
@@ -75,6 +72,7 @@ def _stated(outcome: Stated, attempt: Attempt, device: Device) -> Measured | Non
         )
         if means
         else None,
+        source=outcome.source if isinstance(outcome, Reported) else None,
     )
 
 
