@@ -392,10 +392,8 @@ def _of_json(text: str, where: str, common: Given, renamed: Names) -> Table:
     rows, not_read = [], list[str]()
     for entry, place in _records(text, where):
         exact, leaves, start = _profile(entry, place, renamed)
-        unread = [key for key in leaves if exact[key] is None]
-        not_read += unread
-        kept = {key: value for key, value in leaves.items() if key not in unread}
-        rows.append(_row(kept, exact, common, place, own=is_own(list(entry)), start=start))
+        not_read += [key for key in leaves if exact[key] is None]
+        rows.append(_row(leaves, exact, common, place, own=is_own(list(entry)), start=start))
     return Table(rows=tuple(rows), not_read=tuple(dict.fromkeys(not_read)))
 
 
