@@ -60,6 +60,10 @@ class Phases:
     total: Times | None
     """None where the source does not give it."""
 
+    def of(self, name: str) -> Times | None:
+        """A phase, or the ``total``."""
+        return self.total if name == "total" else self.parts.get(name)
+
     @property
     def complete(self) -> bool:
         """Whether every phase is known, and the total."""

@@ -101,7 +101,7 @@ def phases(summary: Summary, statistic: Statistic) -> Table:
 def _of_phase(name: str, statistic: Statistic, window: Phases) -> str:
     if statistic == "share":
         return percent(window.share(name)).removesuffix(" %")
-    times = window.total if name == "total" else window.parts.get(name)
+    times = window.of(name)
     return ms(STATISTICS[statistic](times) if times else None)
 
 
