@@ -105,8 +105,7 @@ def answer(summary: Summary, advice: Advice, matrices: Matrices, missing: Sequen
 
 def _begin(advice: Advice) -> str:
     """``For num_cams 4: ``, ``At a global batch of 512: ``; nothing where there is one task."""
-    named = in_task(advice)
-    return f"{named[0].upper()}{named[1:]}: " if advice.task else ""
+    return f"{_sentence(in_task(advice))}: " if advice.task else ""
 
 
 def in_task(advice: Advice) -> str:
