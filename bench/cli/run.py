@@ -124,7 +124,7 @@ def run(
     where = cluster.Place(context=context, launcher=launcher, jobs=jobs, alone=alone)
     how = How(out=out, rerun=rerun, isolation=isolation, keep_stale=keep_stale, force=force, dry_run=dry_run)
     read = partial(selection.read, matrix, overrides or [], axis=axis, select=select, exclude=exclude)
-    _measure(read, settings, where, how, target, more)
+    _measure(read, settings, where, how, target and replace(target, budget_s=more.budget_s), more)
 
 
 @sets(*SEARCH, *JOB)
@@ -169,10 +169,10 @@ def _target(until: str | None) -> "Target | None":
     """What --until asks for; None without it."""
     if until is None:
         return None
-    half_width = _half_width("--until", until)
     from bench.report.widths import compared_axes, widths
     from bench.sweep.until import Target
 
+    half_width = _half_width("--until", until)
     return Target(half_width=half_width, widths=lambda results: widths(results, compared_axes(results)))
 
 
@@ -222,11 +222,6 @@ def _goes_on_by_itself(matrix: Matrix, target: "Target | None", more: More | Non
     if more is not None and more.settle is not None and not (auto or best):
         raise InputError("has no effect without measure.launches=auto", where="--settle", fix="set it, or use --until")
     return auto
-
-
-def _run_all(sweep: "Sweep") -> "list[Result]":
-    sweep.store.forget_best()
-    return sweep.run()
 
 
 def _has_gone_on(folder: Path) -> bool:
@@ -301,11 +296,13 @@ def _measure(
         sweep.prepare()
         begin(progress, sweep, matrix)
         with reported(progress, sweep):
-            results = find_best(sweep, matrix, more.settle, more.budget_s) if more.best else _run_all(sweep)
+            if more.best:
+                results = find_best(sweep, matrix, more.settle, more.budget_s)
+            else:
+                sweep.store.forget_best()
+                results = sweep.run()
             if auto:
                 target = _auto(sweep, results, more)
-            elif target is not None:
-                target = replace(target, budget_s=more.budget_s)
             if target is not None:
                 go_on(sweep, target)
                 results = sweep.results()
