@@ -211,15 +211,15 @@ def _auto(sweep: "Sweep", results: "list[Result]", more: More) -> "Target | None
 def _goes_on_by_itself(matrix: Matrix, target: "Target | None", more: More | None, jobs: int) -> bool:
     """Whether `measure.launches: auto` launches again what decides. By default, a search of batches (without ``more``)
     and several jobs do not."""
-    asked = "launches" in matrix.measure.model_fields_set
-    best = more is not None and more.best
-    auto = target is None and matrix.measure.launches == "auto" and not best
-    auto = auto and (asked or (more is not None and jobs == 1))
-    if more is not None and more.budget_s is not None and not (target or auto or best):
+    auto, asked = matrix.measure.launches == "auto", "launches" in matrix.measure.model_fields_set
+    if more is None:
+        return auto and asked
+    auto = auto and target is None and not more.best and (asked or jobs == 1)
+    if more.budget_s is not None and not (target or auto or more.best):
         raise InputError(
             "has no effect without --until or measure.launches=auto", where="--budget", fix="add --until 2%"
         )
-    if more is not None and more.settle is not None and not (auto or best):
+    if more.settle is not None and not (auto or more.best):
         raise InputError("has no effect without measure.launches=auto", where="--settle", fix="set it, or use --until")
     return auto
 
