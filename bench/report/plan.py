@@ -72,6 +72,7 @@ class PlannedRow:
     """One cell at one batch."""
 
     cell: PlannedCell
+    forecast: Forecast
     batch: int
     searched: bool
     """Whether the matrix names no batch: this is the largest that fits."""
@@ -127,6 +128,7 @@ def _rows(
         needed = forecast.needed_bytes(number)
         yield PlannedRow(
             cell=cell,
+            forecast=forecast,
             batch=number,
             searched=searched,
             fits=_fits(needed, needed - _uncertain_bytes(forecast), cell.capacity_bytes),
