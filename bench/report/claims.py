@@ -234,9 +234,7 @@ def _no_cell(summary: Summary, wanted: Mapping[str, JsonValue]) -> str:
         return f"no result has a field {RUN}: only a report of runs that share a cell has one"
     for name in wanted:
         if name != "batch" and name not in known:
-            return " ".join(
-                filter(None, [f"no result has a field {name}:", near_miss(name, known) or "see the matrix"])
-            )
+            return f"no result has a field {name}: {near_miss(name, known) or 'see the matrix'}"
     for name, value in wanted.items():
         if name != "batch" and not any(_fits(cell, {name: value}) for cell in summary.cells):
             return f"no result has {settings_name({name: value}, [name])}"
