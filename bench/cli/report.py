@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 from pydantic import JsonValue
 
-from bench.cli import report_files
+from bench.cli import report_files, selection
 from bench.cli.app import REPORTS
 from bench.cli.printing import console, print_report, print_unreadable
 from bench.errors import InputError, near_miss
@@ -38,9 +38,7 @@ def _without_collector() -> Iterator[None]:
 
 @_without_collector()
 def report(
-    folders: Annotated[
-        list[Path] | None, typer.Argument(metavar="RUN", help="Run folders.  [default: the newest run]")
-    ] = None,
+    folders: selection.Runs = None,
     format_: Annotated[
         str | None,
         typer.Option(
