@@ -70,13 +70,8 @@ class Doubt:
     """By how much the mean step of the row may be off at most; infinite where that is unknown."""
 
 
-def doubted_rows(summary: Summary) -> frozenset[RowId]:
-    """The rows that other tables mark: those with a doubt that makes their figures invalid or inaccurate."""
-    return frozenset(may_be_off(summary))
-
-
 def causes(summary: Summary) -> dict[RowId, str]:
-    """Why each of them is doubted first."""
+    """Why each row of `may_be_off` is doubted first."""
     first: dict[RowId, str] = {}
     for doubt in doubts(summary):
         if doubt.row and doubt.grade != "note":
@@ -85,7 +80,8 @@ def causes(summary: Summary) -> dict[RowId, str]:
 
 
 def may_be_off(summary: Summary) -> dict[RowId, float]:
-    """By which share the mean step of each doubted row may be off at most; infinite where that is unknown."""
+    """The rows that other tables mark, because a doubt makes their figures invalid or inaccurate, and by which share
+    the mean step of each may be off at most; infinite where that is unknown."""
     off: dict[RowId, float] = {}
     for doubt in doubts(summary):
         if doubt.row and doubt.grade != "note":

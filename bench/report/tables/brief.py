@@ -4,7 +4,7 @@ It fits into a pull request and on one screen. The full report has the rest.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from bench.records.observed import only_forwards
@@ -15,7 +15,7 @@ from bench.report import implausible
 from bench.report.advice import Advice
 from bench.report.claims import Judged
 from bench.report.controlled import RUN, SEEN_WHEN_MEASURED
-from bench.report.doubts import Doubt, doubted_rows, doubts, may_be_off
+from bench.report.doubts import Doubt, doubts, may_be_off
 from bench.report.missing import Missing
 from bench.report.naming import (
     batch_of,
@@ -164,7 +164,7 @@ def settings_table(
     """One row for each of the first ``most`` settings."""
     found_in = [(probe.cell.id, str(probe.axes.get(RUN)), probe.found) for probe in probes]
     largest = {(cell, run): end.max_batch_per_rank for cell, run, end in found_in if isinstance(end, Verdict)}
-    doubted = doubted_rows(summary)
+    doubted = may_be_off(summary).keys()
     observed = [
         name
         for name in sorted(SEEN_WHEN_MEASURED)
@@ -226,7 +226,7 @@ def _axis(name: str) -> Column[Setting]:
     return Column(caption(name), lambda setting: value_of(setting.shown, name))
 
 
-def _remarks(shown: Setting, doubted: frozenset[RowId], observed: Sequence[str]) -> Iterator[str]:
+def _remarks(shown: Setting, doubted: Collection[RowId], observed: Sequence[str]) -> Iterator[str]:
     cell, row = shown.cell, shown.row
     if row is None:
         trials = [row.short and row.measured for row in cell.rows]
