@@ -22,7 +22,7 @@ from bench.report.controlled import RUN, SEEN_WHEN_MEASURED, fields_in_words, un
 from bench.report.doubts import may_be_off
 from bench.report.naming import caption, setting, settings_name
 from bench.report.rows import CellRows, Row, Summary
-from bench.report.speedup import of_both, throughput_half_width, throughput_ratio
+from bench.report.speedup import of_both, throughput_ratio
 from bench.statistics.intervals import Interval, difference_interval, mean_interval, student_t
 from bench.statistics.launches import ASSUMED, Basis
 from bench.statistics.ratio import confidence_of
@@ -326,7 +326,7 @@ def _of_one(row: Row, metric: str, confidence: float) -> Uncertain | None:
     if _is_steady(metric):
         return None if value is None else Uncertain((value, value), None)
     if metric in THROUGHPUT:
-        within = throughput_half_width(row)
+        within = row.measured.half_width if row.measured else None
         return None if within is None or value is None else Uncertain(within.interval(value, confidence), within.basis)
     times = row.phases and row.phases.of(metric.removesuffix(PHASE))
     steps = mean_interval(times.samples_s, confidence) if times else None

@@ -19,7 +19,7 @@ from bench.records.plan import COST_OPTIONS
 from bench.records.rank_outcome import RankOk
 from bench.report.critical_rank import CriticalRank
 from bench.statistics.intervals import Interval
-from bench.statistics.launches import Launch, LaunchVariation
+from bench.statistics.launches import HalfWidth, Launch, LaunchVariation, mean_half_width
 
 P95_NEEDS = 20
 """Fewest samples for a 95th percentile. Of three, the formula would give the median."""
@@ -128,8 +128,16 @@ class Measured:
     """What each launch says about the step; empty for imported figures."""
     variation: LaunchVariation | None = None
     """Between launches on its machine, if known."""
-    interval: Interval | None = None
-    """Where the throughput lies with 95 % confidence, by the variation between launches; None for imported figures."""
+
+    @property
+    def half_width(self) -> HalfWidth:
+        """How far the throughput of another launch may be."""
+        return mean_half_width(self.launches, self.variation)
+
+    @cached_property
+    def interval(self) -> Interval | None:
+        """Where the throughput lies with 95 % confidence, by the variation between launches; None without launches."""
+        return self.half_width.interval(self.samples_per_s_global) if self.launches else None
 
     def of(self, figure: Figure) -> Value | None:
         """One of `FIGURES`."""
