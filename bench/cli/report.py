@@ -110,7 +110,7 @@ def report(
     whole = [output] if output and (full or name == "html") else [folder / "report-full.md" for folder in folders]
     _append_to_step_summary(content, whole)
     form, terminal = FULL if full else FORMATS[name or "md"], console()
-    with _errors_name(output):
+    try:
         if output is not None:
             report_files.write_report(output, content, form)
         elif form.binary:
@@ -121,6 +121,11 @@ def report(
             print_report(content, terminal, full=full)
         else:
             typer.echo(form.render(content, None), nl=False)
+    except OSError as error:  # perhaps of a file beside it, such as a chart
+        if output is None or isinstance(error, BrokenPipeError):
+            raise
+        fix = "choose another file with --output"
+        raise InputError(f"cannot write there: {error.strerror}", where=str(output), fix=fix) from error
     if output is not None and not report_files.is_stream(output):
         typer.echo(f"report: {output}")
 
@@ -160,18 +165,6 @@ def _collect(
     free = (frozenset(choice) or found.choices.free) | ({compare} if compare else set())
     axis, value, allowed = _choices(found.results, compare, reference, allow_unlike)
     return replace(found, choices=replace(found.choices, free=free, axis=axis, reference=value, allowed=allowed))
-
-
-@contextmanager
-def _errors_name(output: Path | None) -> Iterator[None]:
-    """An error while writing names the file of --output, even if it occurred in a file beside it, such as a chart."""
-    try:
-        yield
-    except OSError as error:
-        if output is None or isinstance(error, BrokenPipeError):
-            raise
-        fix = "choose another file with --output"
-        raise InputError(f"cannot write there: {error.strerror}", where=str(output), fix=fix) from error
 
 
 def _choices(
