@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from bench.records.claim import Claim
-    from bench.records.forecast import Forecast
     from bench.records.outcome import Result
     from bench.records.verdict import Probe
     from bench.report.missing import Missing
@@ -86,7 +85,7 @@ def collect(stores: "Sequence[Store]", claims: "Sequence[Claim] | None" = None) 
         scripts=any(store.has_scripts(results[name]) for name, store in by_name.items()),
         untils=[until for store in stores if (until := store.until()) is not None],
         bests=bests,
-        forecasts=_forecasts(stores),
+        forecasts={one.cell.id: one for store in stores if (kept := store.forecasts()) for one in kept.forecasts},
         cost_options={name for plan in plans for name in (plan.cost_options if plan else COST_OPTIONS)},
         matrices=_matrices(results, {name: resumes(store, best=name in bests) for name, store in by_name.items()}),
         last={name: command for name, store in by_name.items() if (command := store.last_command())},
@@ -125,12 +124,6 @@ def _logs(store: "Store", results: "Sequence[Result]") -> "dict[str, Files]":
         attempt.slug: Files(folder=str(store.folder(attempt)), log_tails=store.log_tails(attempt, LOG_LINES))
         for attempt in failed
     }
-
-
-def _forecasts(stores: "Sequence[Store]") -> "dict[str, Forecast]":
-    """The plans that these runs keep, by the cell's id."""
-    kept = [plan for store in stores if (plan := store.forecasts())]
-    return {one.cell.id: one for plan in kept for one in plan.forecasts}
 
 
 def _claims(stores: "Mapping[str, Store]", runs: "Mapping[str, Run | None]") -> "list[Claim]":
