@@ -214,12 +214,7 @@ def _select(options: Options) -> selection.Selection:
 
 
 def training(results: "Sequence[Result]", batch_per_rank: int | None = None) -> "Training | None":
-    """The full measurement of one cell; None where there is none.
-
-    Args:
-        results: of one cell.
-        batch_per_rank: only this batch counts; None selects the best one.
-    """
+    """The full measurement of one cell, of this batch or the best one; None where there is none."""
     from bench.audit.dataloader import Training
     from bench.report.summary import summarize
 
@@ -230,11 +225,10 @@ def training(results: "Sequence[Result]", batch_per_rank: int | None = None) -> 
     row = next((row for row in rows if row.measured), None)
     if row is None or row.measured is None:
         return None
-    phases = row.measured.phases
     return Training(
         batch_per_rank=row.batch_per_rank,
         samples_per_s_global=row.measured.samples_per_s_global,
-        dataload_wait_share=None if phases is None else phases.share("dataload_wait"),
+        dataload_wait_share=None if row.phases is None else row.phases.share("dataload_wait"),
     )
 
 

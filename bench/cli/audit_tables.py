@@ -18,10 +18,9 @@ BUSIEST = 30
 def collectives(label: str, verdict: CollectivesVerdict) -> Table:
     """Which place issues how many collectives, by rank."""
     ranks = range(max((len(site.counts) for site in verdict.sites), default=0))
-    differing = [site for site in verdict.sites if _differs(site)]
-    alike = [site for site in verdict.sites if not _differs(site)]
-    shown = [*differing, *alike[: max(0, BUSIEST - len(differing))]]
-    left_out = len(verdict.sites) - len(shown)
+    sites = sorted(verdict.sites, key=_differs, reverse=True)
+    shown = sites[: max(BUSIEST, sum(map(_differs, sites)))]
+    left_out = len(sites) - len(shown)
     return table_of(
         label,
         shown,

@@ -139,11 +139,8 @@ def _job_of_this_process(root: Path) -> "Allocation":
 
 
 def inner_arguments(context: typer.Context, folder: Path, *, once: bool = False) -> list[str]:
-    """The arguments of this command as a job runs it: the same, but for where it measures.
-
-    Args:
-        once: launch nothing again: several jobs share the cells.
-    """
+    """The arguments of this command as a job runs it: the same, but for where it measures; ``once``: without further
+    launches, where several jobs share the cells."""
     words = [str(context.info_name)]
     tail: list[str] = []
     for parameter in context.command.params:

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from bench.records.claim import Claim
-    from bench.records.forecast import Forecast
     from bench.records.outcome import Result
     from bench.records.verdict import Probe
     from bench.report.missing import Missing
@@ -86,9 +85,9 @@ def collect(stores: "Sequence[Store]", claims: "Sequence[Claim] | None" = None) 
         scripts=any(store.has_scripts(results[name]) for name, store in by_name.items()),
         untils=[until for store in stores if (until := store.until()) is not None],
         bests=bests,
-        forecasts=_forecasts(stores),
+        forecasts={one.cell.id: one for store in stores if (kept := store.forecasts()) for one in kept.forecasts},
         cost_options={name for plan in plans for name in (plan.cost_options if plan else COST_OPTIONS)},
-        matrices=_matrices(results, {name: _goes_on(store, best=name in bests) for name, store in by_name.items()}),
+        matrices=_matrices(results, {name: resumes(store, best=name in bests) for name, store in by_name.items()}),
         last={name: command for name, store in by_name.items() if (command := store.last_command())},
     )
     unreadable = {
@@ -97,14 +96,6 @@ def collect(stores: "Sequence[Store]", claims: "Sequence[Claim] | None" = None) 
         for file, why in store.unreadable.items()
     }
     return replace(report, unreadable=unreadable)
-
-
-def _goes_on(store: "Store", *, best: bool) -> str | None:
-    """What `bench run` takes to go on with a run; None where it keeps no matrix."""
-    from bench.report.tables.advice import BEST
-
-    arguments = resumes(store)
-    return f"{arguments}{BEST}" if arguments and best else arguments
 
 
 def _missing(
@@ -135,12 +126,6 @@ def _logs(store: "Store", results: "Sequence[Result]") -> "dict[str, Files]":
     }
 
 
-def _forecasts(stores: "Sequence[Store]") -> "dict[str, Forecast]":
-    """The plans that these runs keep, by the cell's id."""
-    kept = [plan for store in stores if (plan := store.forecasts())]
-    return {one.cell.id: one for plan in kept for one in plan.forecasts}
-
-
 def _claims(stores: "Mapping[str, Store]", runs: "Mapping[str, Run | None]") -> "list[Claim]":
     """The claims of these runs, each once: of a run's claims.yaml, else of its matrix."""
     from bench.matrix.claims_file import read
@@ -158,12 +143,8 @@ def _claims(stores: "Mapping[str, Store]", runs: "Mapping[str, Run | None]") -> 
 def _matrices(
     results: "Mapping[str, Sequence[Result]]", arguments: "Mapping[str, str | None]"
 ) -> "dict[tuple[str, str | None], str]":
-    """What `bench run` takes to measure more of each cell of these runs; of a cell of several runs, with the run alone.
-
-    Args:
-        results: of each run, by its name.
-        arguments: of each run; None where it keeps no matrix.
-    """
+    """What `bench run` takes to measure more of each cell of these runs, which are by their names; of a cell of several
+    runs, with the run alone."""
     known = [
         (result.attempt.cell.id, name, words)
         for name, of_run in results.items()
@@ -177,13 +158,14 @@ def _matrices(
     return found | {(cell, None): min(words) for cell, words in of_cell.items() if len(words) == 1}
 
 
-def resumes(store: "Store") -> str | None:
+def resumes(store: "Store", *, best: bool) -> str | None:
     """The arguments with which `bench run` and `bench probe` go on with a run: ``reports/mine/matrix.yaml --select
     backend=ddp``; None without a matrix, as of imported figures.
 
     Paths are relative to the current folder where they are below it, as in a job, which gets absolute ones.
     """
     from bench.matrix.select import conditions
+    from bench.report.tables.advice import BEST
     from bench.store.run_folder import MATRIX
 
     run = store.plan()
@@ -200,4 +182,4 @@ def resumes(store: "Store") -> str | None:
         words += ["--out", str(root)]
     if (root / "slurm").is_dir():
         words += ["--launcher", "slurm"]
-    return shlex.join(words)
+    return shlex.join(words) + BEST * best

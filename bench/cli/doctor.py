@@ -62,7 +62,10 @@ def examine() -> list[Finding]:
             True,
             f"{ranks} by default, {memory_size(memory)} each; workload {DEFAULT_WORKLOAD} uses preset {preset!r}",
         ),
-        *(_library(name, record.libraries) for name in ("torch", "accelerate", "deepspeed", "transformers")),
+        *(
+            Finding(name, name in record.libraries, record.libraries.get(name, f"not installed: pip install {name}"))
+            for name in ("torch", "accelerate", "deepspeed", "transformers")
+        ),
         *(_driver(hardware, record.driver) if hardware.device == "cuda" else ()),
         *_shared_memory(hardware, ranks),
         *compiler,
@@ -84,10 +87,6 @@ def _sizes(name: str) -> list[Finding]:
         words = ", ".join(f"{part} {amount(count)}" for part, count in {**parts, **layers}.items())
         findings.append(Finding(f"{name} {preset}", True, f"{amount(sum(parts.values()))} parameters: {words}"))
     return findings
-
-
-def _library(name: str, versions: dict[str, str]) -> Finding:
-    return Finding(name, name in versions, versions.get(name, f"not installed: pip install {name}"))
 
 
 def _driver(hardware: Hardware, version: str | None) -> list[Finding]:

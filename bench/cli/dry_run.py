@@ -20,11 +20,7 @@ MOST_DETAILED = 8
 
 
 def lines(matrix: Matrix, plans: Sequence[CellPlan], hardware: Hardware, user: Mapping[str, str]) -> list[str]:
-    """The text, line by line. Of many cells, one line each.
-
-    Args:
-        user: the environment that bench was started with.
-    """
+    """The text, line by line. Of many cells, one line each; ``user`` is the environment of bench itself."""
     units = workload_of(matrix).units
     if len(plans) > MOST_DETAILED:
         listed = [": ".join([_title(plan), *_skipped(plan, hardware)]) for plan in plans]
@@ -45,23 +41,21 @@ def _cell(
     folder = f"attempts/{attempt.slug if one else f'{cell.slug}/b<batch>'}"
     if cell.script is None:
         environment = added_environment(cell.ranks_per_node, hardware, user, nodes=cell.num_nodes)
+        command, per = " ".join(attempt_files.launch_command(["attempt", folder])), "rank"
+        finds = units is None and backends.FAMILIES[backends.backend_of(cell).family].wraps_units
+        beside = [*backends.beside_config(cell, hardware.device), *["units as found in the model"] * finds]
+        outside = [f"  set outside the config: {', '.join(beside) or 'nothing'}"]
     else:
         environment = script_environment(cell, hardware)
+        command, per, outside = shlex.join(script_command(attempt, folder)), "process", []
     files = attempt_files.files(attempt, units, hardware.device, environment, folder)
-    wraps = cell.script is None and backends.FAMILIES[backends.backend_of(cell).family].wraps_units
-    found = ["units as found in the model"] if wraps and units is None else []
-    limit, per = cell.memory_limit_bytes, "rank" if cell.script is None else "process"
-    if cell.script is None:
-        command = " ".join(attempt_files.launch_command(["attempt", folder]))
-        beside = [*backends.beside_config(cell, hardware.device), *found]
-    else:
-        command, beside = shlex.join(script_command(attempt, folder)), []
+    limit = cell.memory_limit_bytes
     shown = [
         title,
         *([f"  search: {_settings(goal.of(cell))}"] if plan.search else []),
         f"  memory limit: {'none; all that the device has' if limit is None else f'{size(limit)} a {per}, enforced'}",
         "  environment: " + " ".join(f"{name}={value}" for name, value in environment.items()),
-        *([] if cell.script else [f"  set outside the config: {', '.join(beside) or 'nothing'}"]),
+        *outside,
         f"  {'command' if one else 'command of each batch'}: {command}",
     ]
     for name in ("accelerate.yaml", "deepspeed.json"):

@@ -12,7 +12,7 @@ import typer
 from bench.cli import selection
 from bench.cli.app import REPORTS
 from bench.cli.environment import check_environment
-from bench.cli.printing import as_markdown, print_document, print_unreadable
+from bench.cli.printing import print_document, print_unreadable
 from bench.errors import InputError
 
 if TYPE_CHECKING:
@@ -108,10 +108,7 @@ def explain(
         from bench.report.render.html import render
 
         html.write_text(render(sections(sentences, steps_of, found, tables), title))
-    if format_ == "md":
-        typer.echo(as_markdown(title, sentences, tables))
-    else:
-        print_document(title, sentences, tables)
+    print_document(title, sentences, tables, markdown=format_ == "md")
 
 
 def _is_page(file: Path) -> bool:
@@ -382,7 +379,7 @@ def _tried(run: Path, result: "Result", advised: "Sequence[Advice]") -> "tuple[f
     from bench.matrix import yaml_file
     from bench.records.cell import Measure
     from bench.report.speedup import SpeedUp
-    from bench.store.run_folder import MATRIX, Store
+    from bench.store.run_folder import MATRIX
     from bench.sweep.session import opened
 
     advised = [one for one in advised if one.name not in Measure.model_fields]
@@ -400,14 +397,9 @@ def _tried(run: Path, result: "Result", advised: "Sequence[Advice]") -> "tuple[f
     ):
         progress.begin(cells=len(plans), attempts=len(plans), finished=0, folder=str(out), notes=matrix.notes)
         sweep.prepare()
-        for _ in sweep.run():
-            pass
+        measured = [one for one in sweep.run() if one.outcome.kind == "ok"]
     typer.echo(f"tried: {file}, results: {out}", err=True)
-    measured = {one.attempt.cell.id: one for one in Store(out).results() if one.outcome.kind == "ok"}
-    kept = [measured.get(plan.cell.id) for plan in plans]
-    rows = dict(
-        zip((one.attempt.cell.id for one in kept if one), _rows(out, [one for one in kept if one]), strict=True)
-    )
+    rows = {one.attempt.cell.id: row for one, row in zip(measured, _rows(out, measured), strict=True)}
     now, *others = [rows.get(plan.cell.id) for plan in plans]
     if now is None:
         return None, {}

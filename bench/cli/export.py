@@ -1,10 +1,10 @@
 """`bench export`: results into an experiment tracker."""
 
-from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
+from bench.cli import selection
 from bench.cli.app import REPORTS
 from bench.cli.printing import print_unreadable
 from bench.errors import InputError
@@ -13,9 +13,7 @@ from bench.units import counted
 
 def export(
     tracker: Annotated[Literal["wandb", "mlflow", "trackio"], typer.Argument(help="The tracker.")],
-    folders: Annotated[
-        list[Path] | None, typer.Argument(metavar="RUN", help="Run folders.  [default: the newest run]")
-    ] = None,
+    folders: selection.Runs = None,
     project: Annotated[str, typer.Option(metavar="NAME", help="The project, or experiment, to add runs to.")] = "bench",
 ) -> None:
     """Add results to W&B, MLflow or trackio, without a network.

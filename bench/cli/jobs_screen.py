@@ -105,19 +105,16 @@ class _Screen:
             self._live = None
 
     def note(self, text: str) -> None:
-        self._say(f"slurm: {one_line(text)}")
+        self.relay(f"slurm: {one_line(text)}")
 
     def relay(self, line: str) -> None:
-        self._say(line)
-
-    def status(self, text: str) -> None:
-        self._now = text
-        self._redraw()
-
-    def _say(self, line: str) -> None:
         from rich.text import Text
 
         self._console.print(Text(line), soft_wrap=True)
+        self._redraw()
+
+    def status(self, text: str) -> None:
+        self._now = text
         self._redraw()
 
     def _redraw(self) -> None:

@@ -8,7 +8,7 @@ import typer
 
 from bench.cli import selection
 from bench.cli.forecasts import forecasts_of, forecasts_of_run
-from bench.cli.printing import as_markdown, print_document, print_unreadable
+from bench.cli.printing import print_document, print_unreadable
 from bench.errors import InputError, near_miss
 
 if TYPE_CHECKING:
@@ -127,10 +127,8 @@ def _print(
 
     if format_ in ("json", "csv"):
         typer.echo(frame.text(records, format_), nl=False)
-    elif format_ == "md":
-        typer.echo(as_markdown(title, sentences, tables))
     else:
-        print_document(title, sentences, tables)
+        print_document(title, sentences, tables, markdown=format_ == "md")
 
 
 def _asked(matrix: Path, overrides: Sequence[str], axis: Sequence[str], hardware: "Hardware") -> int:

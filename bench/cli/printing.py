@@ -66,29 +66,29 @@ def print_report(report: "Report", to: "Console", *, full: bool = False) -> None
         typer.echo(markdown.document(report.brief))
 
 
-def print_document(title: str, sentences: Sequence[str], parts: "Sequence[Table | Verbatim]") -> None:
-    """Print a title, sentences and tables: aligned on a terminal, as markdown elsewhere."""
+def print_document(
+    title: str, sentences: Sequence[str], parts: "Sequence[Table | Verbatim]", *, markdown: bool = False
+) -> None:
+    """Print a title, sentences and tables: aligned on a terminal, as markdown elsewhere, or if that is asked for."""
     from bench.report.render import terminal
     from bench.report.tables.table import Table
 
-    title, sentences = one_line(title), [one_line(sentence) for sentence in sentences]
     shown_on = console()
-    if shown_on.is_terminal:
-        shown_on.print(f"{title}\n", style="bold", markup=False)
-        for part in parts:
-            if isinstance(part, Table):
-                for line in (*terminal.mark_up(part), ""):
-                    shown_on.print(line, markup=False)
-            else:
-                typer.echo(f"{part.title}\n\n{part.text}\n")
-        for sentence in sentences:
-            shown_on.print(sentence, markup=False)
+    if markdown or not shown_on.is_terminal:
+        typer.echo(_as_markdown(title, sentences, parts))
         return
-    typer.echo(as_markdown(title, sentences, parts))
+    shown_on.print(f"{one_line(title)}\n", style="bold", markup=False)
+    for part in parts:
+        if isinstance(part, Table):
+            for line in (*terminal.mark_up(part), ""):
+                shown_on.print(line, markup=False)
+        else:
+            typer.echo(f"{part.title}\n\n{part.text}\n")
+    for sentence in sentences:
+        shown_on.print(one_line(sentence), markup=False)
 
 
-def as_markdown(title: str, sentences: Sequence[str], parts: "Sequence[Table | Verbatim]") -> str:
-    """The document as markdown."""
+def _as_markdown(title: str, sentences: Sequence[str], parts: "Sequence[Table | Verbatim]") -> str:
     from bench.report.render import markdown
     from bench.report.tables.table import Table
 

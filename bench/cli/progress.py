@@ -4,7 +4,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from types import TracebackType
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -54,19 +53,11 @@ class Progress:
     def __enter__(self) -> "Progress":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.end()
 
     def begin(self, *, cells: int, attempts: int, finished: int, folder: str, notes: Sequence[str]) -> None:
-        """The run starts.
-
-        Args:
-            attempts: how many are planned.
-            finished: how many of these are stored already; they are not shown again.
-            notes: sentences to print first.
-        """
+        """The run starts; so many of its planned attempts are ``finished`` already, and are not shown again."""
         self._attempts, self._finished = attempts, finished
         self._began_s = self._clock()
         already = f", {finished} of them finished before" if finished else ""

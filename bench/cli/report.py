@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 from pydantic import JsonValue
 
-from bench.cli import report_files
+from bench.cli import report_files, selection
 from bench.cli.app import REPORTS
 from bench.cli.printing import console, print_report, print_unreadable
 from bench.errors import InputError, near_miss
@@ -38,9 +38,7 @@ def _without_collector() -> Iterator[None]:
 
 @_without_collector()
 def report(
-    folders: Annotated[
-        list[Path] | None, typer.Argument(metavar="RUN", help="Run folders.  [default: the newest run]")
-    ] = None,
+    folders: selection.Runs = None,
     format_: Annotated[
         str | None,
         typer.Option(
@@ -112,7 +110,7 @@ def report(
     whole = [output] if output and (full or name == "html") else [folder / "report-full.md" for folder in folders]
     _append_to_step_summary(content, whole)
     form, terminal = FULL if full else FORMATS[name or "md"], console()
-    with _errors_name(output):
+    try:
         if output is not None:
             report_files.write_report(output, content, form)
         elif form.binary:
@@ -123,6 +121,11 @@ def report(
             print_report(content, terminal, full=full)
         else:
             typer.echo(form.render(content, None), nl=False)
+    except OSError as error:  # perhaps of a file beside it, such as a chart
+        if output is None or isinstance(error, BrokenPipeError):
+            raise
+        fix = "choose another file with --output"
+        raise InputError(f"cannot write there: {error.strerror}", where=str(output), fix=fix) from error
     if output is not None and not report_files.is_stream(output):
         typer.echo(f"report: {output}")
 
@@ -162,18 +165,6 @@ def _collect(
     free = (frozenset(choice) or found.choices.free) | ({compare} if compare else set())
     axis, value, allowed = _choices(found.results, compare, reference, allow_unlike)
     return replace(found, choices=replace(found.choices, free=free, axis=axis, reference=value, allowed=allowed))
-
-
-@contextmanager
-def _errors_name(output: Path | None) -> Iterator[None]:
-    """An error while writing names the file of --output, even if it occurred in a file beside it, such as a chart."""
-    try:
-        yield
-    except OSError as error:
-        if output is None or isinstance(error, BrokenPipeError):
-            raise
-        fix = "choose another file with --output"
-        raise InputError(f"cannot write there: {error.strerror}", where=str(output), fix=fix) from error
 
 
 def _choices(
@@ -245,11 +236,8 @@ def _known_value(results: Sequence[Result], name: str, value: JsonValue) -> Json
 
 
 def _append_to_step_summary(content: Report, whole: list[Path]) -> None:
-    """In a GitHub Actions job, the report appears on the job's summary page.
-
-    Args:
-        whole: the files that hold the complete report, to name where the summary is cut.
-    """
+    """In a GitHub Actions job, the report appears on the job's summary page. Where it is cut, it names the files that
+    hold the whole report."""
     if name := os.environ.get("GITHUB_STEP_SUMMARY"):
         note = f"The report is cut here: a step summary holds 1 MiB. All of it: {', '.join(map(str, whole))}"
         with open(name, "ab") as summary:

@@ -124,7 +124,7 @@ def run(
     where = cluster.Place(context=context, launcher=launcher, jobs=jobs, alone=alone)
     how = How(out=out, rerun=rerun, isolation=isolation, keep_stale=keep_stale, force=force, dry_run=dry_run)
     read = partial(selection.read, matrix, overrides or [], axis=axis, select=select, exclude=exclude)
-    _measure(read, settings, where, how, target, more)
+    _measure(read, settings, where, how, target and replace(target, budget_s=more.budget_s), more)
 
 
 @sets(*SEARCH, *JOB)
@@ -169,10 +169,10 @@ def _target(until: str | None) -> "Target | None":
     """What --until asks for; None without it."""
     if until is None:
         return None
-    half_width = _half_width("--until", until)
     from bench.report.widths import compared_axes, widths
     from bench.sweep.until import Target
 
+    half_width = _half_width("--until", until)
     return Target(half_width=half_width, widths=lambda results: widths(results, compared_axes(results)))
 
 
@@ -211,22 +211,17 @@ def _auto(sweep: "Sweep", results: "list[Result]", more: More) -> "Target | None
 def _goes_on_by_itself(matrix: Matrix, target: "Target | None", more: More | None, jobs: int) -> bool:
     """Whether `measure.launches: auto` launches again what decides. By default, a search of batches (without ``more``)
     and several jobs do not."""
-    asked = "launches" in matrix.measure.model_fields_set
-    best = more is not None and more.best
-    auto = target is None and matrix.measure.launches == "auto" and not best
-    auto = auto and (asked or (more is not None and jobs == 1))
-    if more is not None and more.budget_s is not None and not (target or auto or best):
+    auto, asked = matrix.measure.launches == "auto", "launches" in matrix.measure.model_fields_set
+    if more is None:
+        return auto and asked
+    auto = auto and target is None and not more.best and (asked or jobs == 1)
+    if more.budget_s is not None and not (target or auto or more.best):
         raise InputError(
             "has no effect without --until or measure.launches=auto", where="--budget", fix="add --until 2%"
         )
-    if more is not None and more.settle is not None and not (auto or best):
+    if more.settle is not None and not (auto or more.best):
         raise InputError("has no effect without measure.launches=auto", where="--settle", fix="set it, or use --until")
     return auto
-
-
-def _run_all(sweep: "Sweep") -> "list[Result]":
-    sweep.store.forget_best()
-    return sweep.run()
 
 
 def _has_gone_on(folder: Path) -> bool:
@@ -301,11 +296,13 @@ def _measure(
         sweep.prepare()
         begin(progress, sweep, matrix)
         with reported(progress, sweep):
-            results = find_best(sweep, matrix, more.settle, more.budget_s) if more.best else _run_all(sweep)
+            if more.best:
+                results = find_best(sweep, matrix, more.settle, more.budget_s)
+            else:
+                sweep.store.forget_best()
+                results = sweep.run()
             if auto:
                 target = _auto(sweep, results, more)
-            elif target is not None:
-                target = replace(target, budget_s=more.budget_s)
             if target is not None:
                 go_on(sweep, target)
                 results = sweep.results()

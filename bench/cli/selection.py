@@ -49,6 +49,7 @@ Exclude = Annotated[
         help="Leave out cells that meet all conditions: 'backend=fsdp num_cams=4'. May be repeated.",
     ),
 ]
+Runs = Annotated[list[Path] | None, typer.Argument(metavar="RUN", help="Run folders.  [default: the newest run]")]
 Out = Annotated[
     Path | None,
     typer.Option(

@@ -137,11 +137,7 @@ def end_for_memory(end: int | str, killer: str | None, log: str, *, limited: boo
 
 
 def abort_source(log_tail: str) -> Literal["abort", "cuda_abort"] | None:
-    """Whose failed allocation made native code abort (SIGABRT): the host's or the GPU's. None for another reason.
-
-    Args:
-        log_tail: the end of the process's log.
-    """
+    """Whose failed allocation made native code abort (SIGABRT): the host's or the GPU's. None for another reason."""
     if _DEVICE_ABORT.search(log_tail):
         return "cuda_abort"
     return "abort" if _HOST_ABORT.search(log_tail) else None

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.errors import InputError, InputErrors
-from bench.imported.files import Given, Table, given_on_the_command_line, mapped, read
+from bench.imported.files import Table, given_on_the_command_line, mapped, read
 from bench.imported.meanings import understood
 from bench.imported.results import results_of
 from bench.records.outcome import Reported, Result
@@ -61,7 +61,8 @@ def read_all(
         raise InputErrors(errors)
     rows = [row for table in tables for row in table.rows]
     for theirs, field in fields_of.items():
-        if not any(theirs in row.notes or _gives(row, field) for row in rows):
+        given = (row for row in rows if field in row.values and row.places.get(field) != "command line")
+        if not any(given) and not any(theirs in row.notes for row in rows):
             raise InputError(f"no file has a value called {theirs!r}", where=f"--map {field}={theirs}")
     understood_rows, told = understood(rows)
     if not understood_rows:
@@ -72,10 +73,8 @@ def read_all(
             " FIELD=NAME says what a column holds",
         )
     results = results_of(understood_rows, at)
-    repeated = sum(result.attempt.launch > 1 for result in results)
-    again = (
-        [f"{counted(repeated, 'row')} repeat the settings and batch of others: further launches"] if repeated else []
-    )
+    if repeated := sum(result.attempt.launch > 1 for result in results):
+        told.append(f"{counted(repeated, 'row')} repeat the settings and batch of others: further launches")
     untimed = sum(
         isinstance(result.outcome, Reported)
         and not result.outcome.step_time_s_per_rank
@@ -83,14 +82,10 @@ def read_all(
         for result in results
     )
     if untimed:
-        again.append(f"{counted(untimed, 'row')} without a step time or throughput: reports leave out their figures")
+        told.append(f"{counted(untimed, 'row')} without a step time or throughput: reports leave out their figures")
     return Imported(
         results=tuple(results),
         not_read=tuple(dict.fromkeys(key for table in tables for key in table.not_read)),
         notes=tuple(dict.fromkeys(name for row in understood_rows for name in row.notes)),
-        told=(*told, *again),
+        told=tuple(told),
     )
-
-
-def _gives(row: Given, field: str) -> bool:
-    return row.places.get(field) != "command line" and field in row.values

@@ -31,15 +31,17 @@ def of_throughput(row: Given, attempt: Attempt, step_s: float, samples_per_s: fl
     if abs(samples_per_s / expected - 1) > ROUNDING:
         raise row.wrong(
             "samples_per_s",
-            f"{rate(samples_per_s)} samples/s is impossible: batch {attempt.batch_per_rank} on"
-            f" {attempt.cell.num_processes} ranks{_accumulated(attempt)} in {step_s:g} s gives {rate(expected)}",
+            f"{rate(samples_per_s)} samples/s is impossible: {_step_of(attempt)} in {step_s:g} s gives"
+            f" {rate(expected)}",
             fix=FIX,
         )
 
 
-def _accumulated(attempt: Attempt) -> str:
-    several = attempt.cell.gradient_accumulation_steps
-    return f", accumulated {several} times," if several > 1 else ""
+def _step_of(attempt: Attempt) -> str:
+    """The samples of a step in words."""
+    several = attempt.cell.accumulate(attempt.batch_per_rank)
+    accumulated = f", accumulated {several} times," if several > 1 else ""
+    return f"batch {attempt.batch_per_rank} on {attempt.cell.num_processes} ranks{accumulated}"
 
 
 def of_steps(row: Given, attempt: Attempt) -> None:
@@ -52,8 +54,7 @@ def of_steps(row: Given, attempt: Attempt) -> None:
     if abs(total / attempt.batch_global - 1) > ROUNDING + rounded:
         raise row.wrong(
             "samples_per_s",
-            f"{total:g} samples a step are impossible: batch {attempt.batch_per_rank} on"
-            f" {attempt.cell.num_processes} ranks{_accumulated(attempt)} gives {attempt.batch_global}",
+            f"{total:g} samples a step are impossible: {_step_of(attempt)} gives {attempt.batch_global}",
             fix=FIX,
         )
 

@@ -41,13 +41,9 @@ UNITS_IN_WORDS = ", ".join(
 )
 
 
-def _option_types() -> dict[str, type]:
-    """The type of each field of the default workload; NoneType if its default is null."""
-    kind = load_workload(DEFAULT_WORKLOAD, None).Config
-    return {name: type(value) for name, value in kind.model_validate({}).model_dump(mode="json").items()}
-
-
-OPTIONS = _option_types()
+_DEFAULTS = load_workload(DEFAULT_WORKLOAD, None).Config.model_validate({}).model_dump(mode="json")
+OPTIONS = {name: type(value) for name, value in _DEFAULTS.items()}
+"""The type of each field of the default workload; NoneType if its default is null."""
 
 FIELDS = (
     *TEXTS,

@@ -4,7 +4,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import MappingProxyType
 
 from pydantic import JsonValue
 
@@ -29,10 +28,8 @@ OOM = r"(cuda |gpu )?(oom|out[ -]of[ -]memory)( error)?|x|✗|❌"
 FAILED = r"(?i)\b(error|fail(ed|s|ure)?|crash(ed|es)?)\b"
 """What stands in the place of a figure where there is none."""
 
-_NONE: Values = {}
 Names = Mapping[str, str]
 """Fields by the names that a file has for them: its columns, or keys with a dot for each inner object."""
-NO_NAMES: Names = MappingProxyType({})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,13 +69,8 @@ class Table:
     """Columns of bench's own tables that follow from others."""
 
 
-def read(path: Path, common: Given, renamed: Names = NO_NAMES, number: int | None = None) -> Table:
-    """The rows of a file: of a table in csv, tsv, Markdown or HTML, or of JSON.
-
-    Args:
-        common: values for all rows that do not set them.
-        renamed: names that the user has mapped to fields.
-        number: which of the file's tables, from 1; None for the only one with figures.
+def read(path: Path, common: Given, renamed: Names, number: int | None) -> Table:
+    """The rows of a file: of a table in csv, tsv, Markdown or HTML, or of JSON. See `bench.imported.read_all`.
 
     Raises:
         InputError: the file cannot be read, is not in the format of its name, or has no rows.
@@ -89,11 +81,9 @@ def read(path: Path, common: Given, renamed: Names = NO_NAMES, number: int | Non
     text, where = text_of(path).removeprefix("\ufeff"), str(path)
     if ending in (".json", ".jsonl", ".ndjson"):
         return _of_json(text, where, common, renamed)
-    if ending in (".html", ".htm"):
-        return _of_grid(_chosen(tables.html(text, where), where, number, renamed), common, renamed)
-    if ending in (".md", ".markdown", ".mdx", ".rst", ".txt"):
-        grids = tables.markdown(text, where) or tables.html(text, where)
-        return _of_grid(_chosen(grids, where, number, renamed), common, renamed)
+    if ending in (".html", ".htm", ".md", ".markdown", ".mdx", ".rst", ".txt"):
+        grids = [] if ending in (".html", ".htm") else tables.markdown(text, where)
+        return _of_grid(_chosen(grids or tables.html(text, where), where, number, renamed), common, renamed)
     lines = text.splitlines(keepends=True)
     skipped = next((index for index, line in enumerate(lines) if line.strip() and line.lstrip()[0] != "#"), len(lines))
     if skipped and _is_header(lines[skipped - 1], "".join(lines[skipped : skipped + 1])):
@@ -101,10 +91,7 @@ def read(path: Path, common: Given, renamed: Names = NO_NAMES, number: int | Non
         lines[skipped] = lines[skipped].replace("#", "", 1)
         text = "".join(lines)
     common = _with(common, *_comments(lines[:skipped], where))
-    grids = tables.separated(text, where, skipped)
-    if not grids:
-        raise InputError("is empty", where=where)
-    return _of_grid(grids[0], common, renamed)
+    return _of_grid(tables.separated(text, where, skipped), common, renamed)
 
 
 def _is_header(comment: str, first: str) -> bool:
@@ -285,7 +272,7 @@ def _row(
     *,
     own: bool = False,
     of_table: bool = False,
-    start: Values = _NONE,
+    start: Values | None = None,
 ) -> Given:
     """The fields, notes and unknown values of one row.
 
@@ -296,7 +283,7 @@ def _row(
     """
     names = {name: said for name in entry if (said := exact.get(name, name)) is not None}
     notes = {name: entry[name] for name, said in names.items() if said == NOTE}
-    values = _exact(entry, {name: said for name, said in names.items() if _is_field(said)}, where, start)
+    values = _exact(entry, {name: said for name, said in names.items() if _is_field(said)}, where, start or {})
     unknown: Values = {}
     named: dict[str, str] = {}
     for name in (name for name, said in names.items() if said != NOTE and not _is_field(said)):
@@ -405,10 +392,8 @@ def _of_json(text: str, where: str, common: Given, renamed: Names) -> Table:
     rows, not_read = [], list[str]()
     for entry, place in _records(text, where):
         exact, leaves, start = _profile(entry, place, renamed)
-        unread = [key for key in leaves if exact[key] is None]
-        not_read += unread
-        kept = {key: value for key, value in leaves.items() if key not in unread}
-        rows.append(_row(kept, exact, common, place, own=is_own(list(entry)), start=start))
+        not_read += [key for key in leaves if exact[key] is None]
+        rows.append(_row(leaves, exact, common, place, own=is_own(list(entry)), start=start))
     return Table(rows=tuple(rows), not_read=tuple(dict.fromkeys(not_read)))
 
 
@@ -457,7 +442,7 @@ def object_in(text: str, where: str) -> Values:
 
 def profiled(entry: Values, place: str) -> Given:
     """The figures in an object that a program has written, by the names of bench, profilers, Trainer and others."""
-    exact, leaves, start = _profile(entry, place, NO_NAMES)
+    exact, leaves, start = _profile(entry, place, {})
     return _row(leaves, exact, Given(values={}, places={}, where=place), place, start=start)
 
 

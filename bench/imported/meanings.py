@@ -75,9 +75,8 @@ def _settings(rows: Sequence[Given]) -> tuple[list[Given], list[str]]:
         name for name, having in told.items() if all(row.of_table for row in having) and _is_setting(name, having)
     ]
     candidates = [name for name in columns if name not in chosen and not is_figure(name)]
-    while len(_equals(rows, chosen)) < len(rows):
-        before = len(_equals(rows, chosen))
-        counts = {name: len(_equals(rows, [*chosen, name])) for name in candidates if _may_separate(rows, name)}
+    while (before := _count_unlike(rows, chosen)) < len(rows):
+        counts = {name: _count_unlike(rows, [*chosen, name]) for name in candidates if _may_separate(rows, name)}
         best = max(counts, key=counts.__getitem__, default=None)
         if best is None or counts[best] == before:
             break
@@ -113,14 +112,13 @@ def _may_separate(rows: Sequence[Given], name: str) -> bool:
     return plain and len({canonical(value) for value in values}) > 1 and not _links([str(value) for value in values])
 
 
-def _equals(rows: Sequence[Given], chosen: Sequence[str]) -> dict[str, int]:
-    """How many rows have the same settings, and the same values of ``chosen``."""
-    groups: dict[str, int] = {}
+def _count_unlike(rows: Sequence[Given], chosen: Sequence[str]) -> int:
+    """How many rows there are of which no two have the same settings and the same values of ``chosen``."""
+    kinds = set()
     for row in rows:
         settings = {name: value for name, value in row.values.items() if not _is_result(name)}
-        key = canonical({**settings, **{f"?{name}": row.unknown.get(name) for name in chosen}})
-        groups[key] = groups.get(key, 0) + 1
-    return groups
+        kinds.add(canonical({**settings, **{f"?{name}": row.unknown.get(name) for name in chosen}}))
+    return len(kinds)
 
 
 def _is_result(name: str) -> bool:
@@ -228,14 +226,12 @@ def _with_rate(row: Given) -> tuple[Given, str | None]:
         values["step_time_s"] = 1 / steps.value
     if samples is not None:
         values["samples_per_s"] = samples.value
+    row = replace(row, values=values)
     if samples is not None or steps or timed or values.get("outcome") not in (None, "ok", "reported", "scripted"):
-        return replace(row, values=values), None
+        return row, None
     if not missing:
-        return replace(
-            row, values=values
-        ), "no column gives a rate or a time with its unit; --map step_time_ms=NAME reads one"
-    why = f"give {' and '.join(dict.fromkeys(missing))}, as a column, or as {missing[-1]}=... on the command line"
-    return replace(row, values=values), why
+        return row, "no column gives a rate or a time with its unit; --map step_time_ms=NAME reads one"
+    return row, f"give {' and '.join(dict.fromkeys(missing))}, as a column, or as {missing[-1]}=... on the command line"
 
 
 def _scaled(number: Amount, factor: float) -> Amount:

@@ -37,9 +37,6 @@ class _OfCell(Frozen):
 def results_of(rows: Sequence[Given], at: str) -> list[Result]:
     """One result per row, in the same order. Rows with the same settings and batch are launches of one attempt.
 
-    Args:
-        at: the time of the import, ISO 8601, UTC.
-
     Raises:
         InputErrors: values are invalid or missing, figures contradict each other, or a row is given twice.
     """
@@ -52,7 +49,8 @@ def results_of(rows: Sequence[Given], at: str) -> list[Result]:
         try:
             result = _result(row, at, devices)
             earlier = launches.setdefault(result.attempt.slug, [])
-            if where := next((where for one, where in earlier if _same(one, result)), None):
+            said = result.outcome, result.notes
+            if where := next((where for one, where in earlier if (one.outcome, one.notes) == said), None):
                 raise InputError(f"says the same as {where}", where=row.where, fix="leave one of the two out")
         except InputErrors as found:
             errors += found.errors
@@ -65,10 +63,6 @@ def results_of(rows: Sequence[Given], at: str) -> list[Result]:
     if errors:
         raise InputErrors(errors)
     return results
-
-
-def _same(one: Result, other: Result) -> bool:
-    return one.outcome == other.outcome and one.notes == other.notes
 
 
 def _count(row: Given, name: str) -> int | None:

@@ -1,7 +1,7 @@
 """The figures that a script has written, checked against what it was asked for."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,31 +40,45 @@ def read_result(file: Path, attempt: Attempt, hardware: Hardware) -> Read | str:
 
 
 def _read(file: Path, attempt: Attempt, hardware: Hardware) -> Read:
-    """See `read_result`.
-
-    Raises:
-        InputError: there is no such file, it is torn, or its figures are missing, ambiguous, or of another attempt.
-    """
-    script = attempt.cell.script
+    """Raises InputError: there is no such file, it is torn, or its figures are missing, ambiguous, or of another
+    attempt."""
+    cell, script, where = attempt.cell, attempt.cell.script, file.name
     assert script is not None
+    own: dict[str, JsonValue] = {}  # what the script says of its own options
+    not_read: list[str] = []
     if script.is_read_from_log:
-        return _checked(_from_log(file, script), [], attempt, hardware, file.name)
+        values = _from_log(file, script)
+    elif script.result:
+        entry = _result(file, script)
+        stated = {name: value_at(entry, key, where) for name, key in script.result.items()}
+        values = {name: value for name, value in stated.items() if value is not None}
+    else:
+        entry = _result(file, script)
+        given = profiled(entry, where)
+        values = dict(given.values)
+        own = {name: entry[name] for name in cell.options if name in entry}
+        not_read = [name for name in given.unknown if name not in own]
+    _check_asked({**own, **values}, attempt)
+    length = {"seq_len": cell.options["seq_len"]} if "seq_len" in cell.options else {}
+    read = of_script({"num_processes": cell.num_processes, **length, **values}, where)
+    read["device"] = hardware.device
+    if not any(name.startswith("capacity_") for name in read):
+        sharing = 1 if hardware.device == "cuda" else cell.ranks_per_node
+        read["capacity_bytes"] = cell.memory_limit_bytes or hardware.memory_bytes // sharing
+    row = Given(values=read, places=dict.fromkeys(read, where), where=where)
+    figures = Scripted(**stated_figures(row, attempt))
+    if not figures.step_time_s_per_rank and figures.samples_per_s_global is None:
+        raise InputError(
+            "has neither a step time nor a throughput", where=where, fix="give step_time_ms or samples_per_s"
+        )
+    return Read(figures=figures, not_read=tuple(not_read))
+
+
+def _result(file: Path, script: Script) -> dict[str, JsonValue]:
     if not file.is_file():
         in_it = f"{{output_dir}}: there is no {file.name} in it"
         raise InputError(f"the script wrote no result to {'{out}' if script.uses('out') else in_it}")
-    text = file.read_text(errors="replace")
-    entry = object_in(text, file.name)
-    own: dict[str, JsonValue] = {}
-    if script.result:
-        stated = {name: value_at(entry, key, file.name) for name, key in script.result.items()}
-        values: dict[str, JsonValue] = {name: value for name, value in stated.items() if value is not None}
-        not_read: list[str] = []
-    else:
-        given = profiled(entry, file.name)
-        values = dict(given.values)
-        own = {name: entry[name] for name in attempt.cell.options if name in entry}
-        not_read = [name for name in given.unknown if name not in own]
-    return _checked(values, not_read, attempt, hardware, file.name, own)
+    return object_in(file.read_text(errors="replace"), file.name)
 
 
 def _from_log(log: Path, script: Script) -> dict[str, JsonValue]:
@@ -89,34 +103,6 @@ def _from_log(log: Path, script: Script) -> dict[str, JsonValue]:
     return values
 
 
-def _checked(
-    values: Mapping[str, JsonValue],
-    not_read: Sequence[str],
-    attempt: Attempt,
-    hardware: Hardware,
-    where: str,
-    own: Mapping[str, JsonValue] | None = None,
-) -> Read:
-    """The figures, if they are those that the attempt asked for.
-
-    Args:
-        own: what the script says of its own options.
-    """
-    _check_asked({**(own or {}), **values}, attempt)
-    length = {"seq_len": attempt.cell.options["seq_len"]} if "seq_len" in attempt.cell.options else {}
-    read = of_script({"num_processes": attempt.cell.num_processes, **length, **values}, where)
-    read["device"] = hardware.device
-    if not any(name.startswith("capacity_") for name in read):
-        read["capacity_bytes"] = attempt.cell.memory_limit_bytes or _share_of_device(attempt, hardware)
-    row = Given(values=read, places=dict.fromkeys(read, where), where=where)
-    figures = Scripted(**stated_figures(row, attempt))
-    if not figures.step_time_s_per_rank and figures.samples_per_s_global is None:
-        raise InputError(
-            "has neither a step time nor a throughput", where=where, fix="give step_time_ms or samples_per_s"
-        )
-    return Read(figures=figures, not_read=tuple(not_read))
-
-
 def _check_asked(values: Mapping[str, JsonValue], attempt: Attempt) -> None:
     """A script that did something else than it was asked to gives figures of something else."""
     cell, script = attempt.cell, attempt.cell.script
@@ -136,9 +122,3 @@ def _check_asked(values: Mapping[str, JsonValue], attempt: Attempt) -> None:
             "a step time alone is ambiguous: nothing says how many processes share the step",
             fix="put {num_processes} into the command, or num_processes or samples_per_s into the result",
         )
-
-
-def _share_of_device(attempt: Attempt, hardware: Hardware) -> int:
-    if hardware.device == "cuda":
-        return hardware.memory_bytes
-    return hardware.memory_bytes // attempt.cell.ranks_per_node

@@ -23,11 +23,11 @@ class Grid:
     """Whether a semicolon stands between its cells, as where numbers have a decimal comma."""
 
 
-def separated(text: str, where: str, skipped: int) -> list[Grid]:
+def separated(text: str, where: str, skipped: int) -> Grid:
     """The table of a csv or tsv file whose first ``skipped`` lines are comments.
 
     Raises:
-        InputError: it is no such table, or a line has too many or too few values.
+        InputError: it is no such table or empty, or a line has too many or too few values.
     """
     lines = io.StringIO(text, newline="").readlines()[skipped:]
     head = lines[0] if lines else ""
@@ -54,8 +54,8 @@ def separated(text: str, where: str, skipped: int) -> list[Grid]:
     except csv.Error as error:
         raise InputError(f"is not CSV: {error}", where=f"{where}:{begun + 1}") from error
     if columns is None:
-        return []
-    return [Grid(columns=columns, place=place, lines=tuple(found), decimal_comma=delimiter == ";")]
+        raise InputError("is empty", where=where)
+    return Grid(columns=columns, place=place, lines=tuple(found), decimal_comma=delimiter == ";")
 
 
 _RULE = re.compile(r"\|?\s*:?-+:?\s*(\|\s*:?-+:?\s*)*\|?")

@@ -21,8 +21,8 @@ from bench.records.figures import THROUGHPUT as SAMPLES_PER_S
 from bench.report.controlled import RUN, SEEN_WHEN_MEASURED, fields_in_words, unlike_fields
 from bench.report.doubts import may_be_off
 from bench.report.naming import caption, setting, settings_name
-from bench.report.rows import CellRows, Row, Summary, Times
-from bench.report.speedup import of_both, throughput_half_width, throughput_ratio
+from bench.report.rows import CellRows, Row, Summary
+from bench.report.speedup import of_both, throughput_ratio
 from bench.statistics.intervals import Interval, difference_interval, mean_interval, student_t
 from bench.statistics.launches import ASSUMED, Basis
 from bench.statistics.ratio import confidence_of
@@ -234,9 +234,7 @@ def _no_cell(summary: Summary, wanted: Mapping[str, JsonValue]) -> str:
         return f"no result has a field {RUN}: only a report of runs that share a cell has one"
     for name in wanted:
         if name != "batch" and name not in known:
-            return " ".join(
-                filter(None, [f"no result has a field {name}:", near_miss(name, known) or "see the matrix"])
-            )
+            return f"no result has a field {name}: {near_miss(name, known) or 'see the matrix'}"
     for name, value in wanted.items():
         if name != "batch" and not any(_fits(cell, {name: value}) for cell in summary.cells):
             return f"no result has {settings_name({name: value}, [name])}"
@@ -278,7 +276,7 @@ class Uncertain(NamedTuple):
 def value_of(row: Row, metric: str) -> float | None:
     """The measured value; None where it is unknown."""
     if metric.endswith(PHASE):
-        times = _phase(row, metric)
+        times = row.phases and row.phases.of(metric.removesuffix(PHASE))
         return times.mean_s if times else None
     if row.measured is None:
         return None
@@ -328,9 +326,9 @@ def _of_one(row: Row, metric: str, confidence: float) -> Uncertain | None:
     if _is_steady(metric):
         return None if value is None else Uncertain((value, value), None)
     if metric in THROUGHPUT:
-        within = throughput_half_width(row)
+        within = row.measured.half_width if row.measured else None
         return None if within is None or value is None else Uncertain(within.interval(value, confidence), within.basis)
-    times = _phase(row, metric)
+    times = row.phases and row.phases.of(metric.removesuffix(PHASE))
     steps = mean_interval(times.samples_s, confidence) if times else None
     if steps is None:
         return None
@@ -340,9 +338,3 @@ def _of_one(row: Row, metric: str, confidence: float) -> Uncertain | None:
     mean, of_steps = sum(steps) / 2, (steps[1] - steps[0]) / 2
     half_width = math.hypot(of_steps, student_t(between.degrees, confidence) * between.sd * mean)
     return Uncertain((mean - half_width, mean + half_width), "variation" if known else "assumed")
-
-
-def _phase(row: Row, metric: str) -> Times | None:
-    """The samples of a phase, or of all phases together; None where they are unknown."""
-    phases, name = row.measured.phases if row.measured else None, metric.removesuffix(PHASE)
-    return None if phases is None else phases.total if name == "total" else phases.parts.get(name)

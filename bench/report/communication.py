@@ -192,9 +192,8 @@ def communication(cell: CellRows) -> list[Sent]:
     for one in between:
         payloads[one.operation] += one.payload_bytes
     operations = {*(formula or {}), *(name for name, payload in payloads.items() if payload >= NEGLIGIBLE * total)}
-    known_units = units or {}
     bound = regime.sharding == "zero3" and (
-        cell.cell.accumulate(batch) > 1 or gathered("zero3", regime.parameters, known_units) > regime.parameters
+        cell.cell.accumulate(batch) > 1 or gathered("zero3", regime.parameters, units or {}) > regime.parameters
     )
     return [
         Sent(

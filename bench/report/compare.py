@@ -91,7 +91,7 @@ class Pair:
     @property
     def launched(self) -> bool:
         """Whether `bench` launched a side, and so can launch more."""
-        return not (_imported(self.base) and _imported(self.head))
+        return not (self.base.source and self.head.source)
 
     @property
     def decides(self) -> Interval | None:
@@ -243,24 +243,23 @@ def compare_runs(
     of_base, of_head = summarize(base, calibrations), summarize(head, calibrations)
     variation = max((*of_base.variations, *of_head.variations), key=lambda known: known.degrees, default=None)
     rows = [(_row(summary, before, variation), _row(summary, after, variation)) for before, after in both]
-    measured = [number for number, (before, after) in enumerate(rows) if before.measured and after.measured]
-    steps = [(_steps(both[number][0]), _steps(both[number][1])) for number in measured]
+    pairs = [(results, pair) for results, pair in zip(both, rows, strict=True) if pair[0].measured and pair[1].measured]
+    steps = [(_steps(before), _steps(after)) for (before, after), _ in pairs]
     typical = [(typical_of_launches(before, noise), typical_of_launches(after, noise)) for before, after in steps]
     variation = variation or shown_by(typical)
-    stated = [not all(row.sampled for row in rows[number]) for number in measured]
+    stated = [not all(row.sampled for row in pair) for _, pair in pairs]
     known = sum(alone or all(sides) for alone, sides in zip(stated, typical, strict=True))
     of_steps = typical_ratios(typical, noise, variation, margin, known)
     ratios = [
-        _ratio_of_means(rows[number], noise, margin, known) if alone else ratio
-        for number, alone, ratio in zip(measured, stated, of_steps, strict=True)
+        ratio_of_means(_mean_steps_s(pair), _means_within(pair, noise), margin, known) if alone else ratio
+        for (_, pair), alone, ratio in zip(pairs, stated, of_steps, strict=True)
     ]
-    tail_pairs = tails(steps, noise, variation)
     invalid = _invalid(of_base), _invalid(of_head)
-    others = [pair for number, pair in enumerate(rows) if number not in measured]
+    others = [(before, after) for before, after in rows if not (before.measured and after.measured)]
     return TwoRuns(
         pairs=tuple(
-            _pair(row_name(summary, rows[number][0]), both[number], rows[number], ratio, tail, margin, noise, invalid)
-            for number, ratio, tail in zip(measured, ratios, tail_pairs, strict=True)
+            _pair(row_name(summary, pair[0]), results, pair, ratio, tail, margin, noise, invalid)
+            for (results, pair), ratio, tail in zip(pairs, ratios, tails(steps, noise, variation), strict=True)
         ),
         unmeasured=sum(before.outcome == after.outcome for before, after in others),
         changed=tuple(
@@ -364,28 +363,23 @@ def _mean_steps_s(rows: tuple[Row, Row]) -> tuple[float, float]:
     return base, head
 
 
-def _ratio_of_means(rows: tuple[Row, Row], noise: float | None, margin: float, comparisons: int) -> Ratio:
-    return ratio_of_means(_mean_steps_s(rows), _means_within(rows, noise), margin, comparisons)
-
-
 def _means_within(rows: tuple[Row, Row], noise: float | None) -> HalfWidth:
     """How far the ratio of the mean steps may be off."""
     base, head = (row.measured for row in rows)
     assert base
     assert head
     # The launches of this machine say nothing of figures from elsewhere.
-    variation = None if any(map(_imported, rows)) else head.variation
+    variation = None if any(row.source for row in rows) else head.variation
     return means_half_width(base.launches, head.launches, noise, variation)
-
-
-def _imported(row: Row) -> bool:
-    return row.measured is not None and row.measured.source is not None
 
 
 def _invalid(summary: Summary) -> dict[tuple[str, int], str]:
     """Why figures of a run are wrong, by cell and batch."""
-    spoils = (doubt for doubt in doubts(summary) if doubt.row and doubt.grade == "invalid")
-    return {(doubt.row.id.cell[0], doubt.row.batch_per_rank): doubt.reason.rstrip(".") for doubt in spoils if doubt.row}
+    return {
+        (doubt.row.id.cell[0], doubt.row.batch_per_rank): doubt.reason.rstrip(".")
+        for doubt in doubts(summary)
+        if doubt.row and doubt.grade == "invalid"
+    }
 
 
 def _disturbed(run: str, launches: Launches, others: Launches) -> str:
@@ -440,9 +434,8 @@ def _ran_unlike(base: Result, head: Result) -> Iterator[str]:
         for ours, theirs in zip(base.outcome.ranks, head.outcome.ranks, strict=True):
             if ours.threads != theirs.threads:
                 yield f"threads of a rank: {ours.threads} against {theirs.threads}"
-            before, after = _known(ours.regime, theirs.regime), _known(theirs.regime, ours.regime)
-            yield from (f"{field}: {before[field]} against {after[field]}" for field in differing_keys(before, after))
-            before, after = _did(ours, base.attempt), _did(theirs, head.attempt)
+            before = {**_known(ours.regime, theirs.regime), **_did(ours, base.attempt)}
+            after = {**_known(theirs.regime, ours.regime), **_did(theirs, head.attempt)}
             yield from (f"{field}: {before[field]} against {after[field]}" for field in differing_keys(before, after))
 
 
@@ -518,8 +511,6 @@ def _fields(cell: Cell) -> Mapping[str, JsonValue]:
 
 def _nearest(cell: Cell, others: Sequence[Mapping[str, JsonValue]]) -> str:
     """In words, how ``cell`` differs from the most similar one of the cells with these fields."""
-    if not others:
-        return "nothing"
     before = _fields(cell)
     after = min(others, key=lambda other: len(differing_keys(before, other)))
 

@@ -43,10 +43,7 @@ def settings_of(result: Result, named: Sequence[str] = (), cell_id: str | None =
         "num_processes": cell.num_processes,
         **({"num_nodes": cell.num_nodes} if cell.num_nodes > 1 or "num_nodes" in named else {}),
         "mixed_precision": cell.mixed_precision,
-        **_whole(cell),
-        "memory_limit_bytes": cell.memory_limit_bytes,
-        **train_of(cell),
-        **_measure_of(cell),
+        **_step_of(cell),
         ID: cell_id or cell.id,
     }
     return result.known(settings)
@@ -117,10 +114,7 @@ def controlled_of(result: Result) -> dict[str, JsonValue]:
         "num_nodes": cell.num_nodes,
         "mixed_precision": cell.mixed_precision,
         **({"accumulate": accumulated} if accumulated > 1 and cell.script is None else {}),
-        **_whole(cell),
-        "memory_limit_bytes": cell.memory_limit_bytes,
-        **train_of(cell),
-        **_measure_of(cell),
+        **_step_of(cell),
         **observed,
         **_of_machine(machine),
         **({RUN: result.axes[RUN]} if RUN in result.axes else {}),
@@ -129,19 +123,20 @@ def controlled_of(result: Result) -> dict[str, JsonValue]:
     return result.known({**options, **fields})
 
 
-def _whole(cell: Cell) -> dict[str, JsonValue]:
-    return {} if cell.global_batch is None else {"global_batch": cell.global_batch}
+def _step_of(cell: Cell) -> Settings:
+    """What a step does, and how it is measured. An option of the same name as a setting of `measure` keeps it."""
+    measure = cell.measure.model_dump(mode="json")
+    return {
+        **({} if cell.global_batch is None else {"global_batch": cell.global_batch}),
+        "memory_limit_bytes": cell.memory_limit_bytes,
+        **train_of(cell),
+        **{f"measure.{name}" if name in cell.options else name: value for name, value in measure.items()},
+    }
 
 
 def train_of(cell: Cell) -> dict[str, JsonValue]:
     """The settings of training that apply. An option of the same name stands in their place, as in a matrix."""
     return {name: value for name, value in cell.train_settings.items() if name not in cell.options}
-
-
-def _measure_of(cell: Cell) -> dict[str, JsonValue]:
-    """The settings of the measurement; an option of the same name keeps it."""
-    measure = cell.measure.model_dump(mode="json")
-    return {f"measure.{name}" if name in cell.options else name: value for name, value in measure.items()}
 
 
 def _of_machine(machine: Machine) -> dict[str, JsonValue]:

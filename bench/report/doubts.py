@@ -14,7 +14,6 @@ from typing import Literal, TypeVar, get_args
 
 from bench.errors import one_line
 from bench.records.cell import COST_SETTINGS
-from bench.records.conditions import Conditions
 from bench.records.figures import ALLOC_RETRIES, CAPACITY_SHARE
 from bench.records.observed import by_rank, other_batch, other_steps
 from bench.records.outcome import KINDS
@@ -71,13 +70,8 @@ class Doubt:
     """By how much the mean step of the row may be off at most; infinite where that is unknown."""
 
 
-def doubted_rows(summary: Summary) -> frozenset[RowId]:
-    """The rows that other tables mark: those with a doubt that makes their figures invalid or inaccurate."""
-    return frozenset(may_be_off(summary))
-
-
 def causes(summary: Summary) -> dict[RowId, str]:
-    """Why each of them is doubted first."""
+    """Why each row of `may_be_off` is doubted first."""
     first: dict[RowId, str] = {}
     for doubt in doubts(summary):
         if doubt.row and doubt.grade != "note":
@@ -86,7 +80,8 @@ def causes(summary: Summary) -> dict[RowId, str]:
 
 
 def may_be_off(summary: Summary) -> dict[RowId, float]:
-    """By which share the mean step of each doubted row may be off at most; infinite where that is unknown."""
+    """The rows that other tables mark, because a doubt makes their figures invalid or inaccurate, and by which share
+    the mean step of each may be off at most; infinite where that is unknown."""
     off: dict[RowId, float] = {}
     for doubt in doubts(summary):
         if doubt.row and doubt.grade != "note":
@@ -149,7 +144,7 @@ def _otherwise(cell: CellRows, *, batch: bool) -> Found:
     for row in cell.rows:
         samples, told = cell.cell.rank_samples_per_step(row.batch_per_rank), dict[int, Iterator[str]]()
         otherwise = other_batch if batch else other_steps
-        for rank in row.sampled.ranks if row.sampled else ():
+        for rank in row.ranks:
             if (seen := rank.raw.observed) is not None:
                 told[rank.raw.rank] = otherwise(seen, len(rank.raw.step_times_s), row.batch_per_rank, samples)
         yield from ((row, f"{words}; its figures count what was seen.") for words in by_rank(told))
@@ -214,9 +209,8 @@ def _unlike_launches(summary: Summary) -> Found:
     threads: dict[tuple[str, int], set[int]] = {}
     for cell in summary.cells:
         for row in cell.rows:
-            if row.sampled:
-                like = (str(cell.controlled.get("cpu_cores")), row.world_size)
-                threads.setdefault(like, set()).update(rank.raw.threads for rank in row.sampled.ranks)
+            like = (str(cell.controlled.get("cpu_cores")), row.world_size)
+            threads.setdefault(like, set()).update(rank.raw.threads for rank in row.ranks)
     for (_, ranks), numbers in threads.items():
         if len(numbers) > 1:
             counts = ", ".join(map(str, sorted(numbers)))
@@ -230,15 +224,6 @@ def _unlike_machines(summary: Summary) -> Found:
         yield None, f"The results come from unlike machines: {short_reason(difference)}."
     for difference in dict.fromkeys(difference for one, other in pairs for difference in one.differences(other)):
         yield None, f"The results differ in their environment: {short_reason(difference)}."
-
-
-def _conditions(launch: Row) -> Conditions | None:
-    """Of rows with any outcome: another process on the GPU may explain an oom."""
-    return launch.conditions
-
-
-def _sampled(launch: Row) -> Sampled | None:
-    return launch.sampled
 
 
 def _each_launch(find: Callable[[Part], Iterable[str]], of: Callable[[Row], Part | None]) -> Callable[[Summary], Found]:
@@ -287,7 +272,7 @@ def _unlike_losses(summary: Summary, *, rounded: bool) -> Found:
     for rows in groups.values():
         held: dict[str, list[Row]] = {}
         for row in rows:
-            held.setdefault(row.sampled.ranks[0].raw.regime.weights_dtype if row.sampled else "", []).append(row)
+            held.setdefault(row.ranks[0].raw.regime.weights_dtype, []).append(row)
         apart = list(_losses_apart(rows))
         of_kind = {row.id for alike in held.values() for row, _, _ in _losses_apart(alike)}
         wrong = {row.id for row, relative, _ in apart if row.id in of_kind or relative > LOSSES_FAR_APART}
@@ -305,8 +290,8 @@ def _unlike_models(summary: Summary) -> Found:
     for cell in summary.cells:
         task = controlled_key(cell.controlled, without=SAME_LOSS | summary.cost_options)
         for row in cell.rows:
-            if row.sampled:
-                groups.setdefault(task, []).append((row, row.sampled.ranks[0].raw.regime.parameters))
+            if row.ranks:
+                groups.setdefault(task, []).append((row, row.ranks[0].raw.regime.parameters))
     for sized in groups.values():
         usual = Counter(number for _, number in sized).most_common(1)[0][0]
         others = [(row, number) for row, number in sized if number != usual]
@@ -349,7 +334,7 @@ def _shorter_steps(cell: CellRows) -> Found:
 
 DOUBT_KINDS: tuple[Kind, ...] = (
     Kind("invalid", partial(_unlike_losses, rounded=False)),
-    Kind("invalid", _each_launch(implausible.loss_not_finite, _sampled)),
+    Kind("invalid", _each_launch(implausible.loss_not_finite, lambda launch: launch.sampled)),
     Kind("invalid", _each_row(partial(implausible.skipped_steps, every=True))),
     Kind("invalid", _each_measured(implausible.reserved_below_allocated)),
     Kind("invalid", _each_cell(partial(_left_out, much=True))),
@@ -359,8 +344,9 @@ DOUBT_KINDS: tuple[Kind, ...] = (
     Kind("inaccurate", _contradicted),
     # The first doubt of a row is the "Caution" of the answer: what a user can remove comes before what shows it.
     Kind("inaccurate", _each_cell(_thrashing)),
-    Kind("inaccurate", _each_launch(implausible.compiled_meanwhile, _sampled)),
-    Kind("inaccurate", _each_launch(implausible.disturbances, _conditions)),
+    Kind("inaccurate", _each_launch(implausible.compiled_meanwhile, lambda launch: launch.sampled)),
+    # Of rows with any outcome: another process on the GPU may explain an oom.
+    Kind("inaccurate", _each_launch(implausible.disturbances, lambda launch: launch.conditions)),
     Kind("inaccurate", _each_row(implausible.straggler)),
     Kind("inaccurate", _each_measured(implausible.starved)),
     Kind("inaccurate", _each_row(partial(implausible.skipped_steps, every=False))),
@@ -384,6 +370,6 @@ DOUBT_KINDS: tuple[Kind, ...] = (
     Kind("note", _each_row(implausible.still_growing)),
     Kind("note", _each_cell(partial(_otherwise, batch=False))),
     Kind("note", _each_row(_second_try)),
-    Kind("note", _each_launch(implausible.short_of_disk, _conditions)),
+    Kind("note", _each_launch(implausible.short_of_disk, lambda launch: launch.conditions)),
 )
 """All kinds of doubt."""

@@ -14,8 +14,7 @@ from bench.records.outcome import Ok, Reported, Result, Scripted, Stated
 from bench.records.phases import PHASE_NAMES
 from bench.report.critical_rank import critical_rank
 from bench.report.rows import Measured, Phases, Rank, Row, Sampled, Times, times
-from bench.statistics.intervals import Interval
-from bench.statistics.launches import Launch, LaunchVariation, launch_of, mean_half_width, mean_step_s
+from bench.statistics.launches import Launch, LaunchVariation, launch_of, mean_step_s
 from bench.units import counted
 
 
@@ -32,22 +31,15 @@ def launch_in(result: Result) -> Launch:
 
 def measured(result: Result, variation: LaunchVariation | None) -> Measured | None:
     """The figures of a result; None if nothing was measured."""
-    attempt = result.attempt
+    figures: Measured | None = None
     match result.outcome:
         case Ok() as outcome:
-            return _from_launch(_measure(outcome, attempt), result, variation)
-        case Reported() as outcome:
-            stated = _stated(outcome, attempt, result.machine.hardware.device)
-            return stated and replace(stated, source=outcome.source)
-        case Scripted() as outcome:
-            stated = _stated(outcome, attempt, result.machine.hardware.device)
-            return stated and _from_launch(stated, result, variation)
-    return None
-
-
-def _from_launch(figures: Measured, result: Result, variation: LaunchVariation | None) -> Measured:
-    known = replace(figures, launches=(launch_in(result),), variation=variation)
-    return replace(known, interval=throughput_interval(known.samples_per_s_global, known))
+            figures = _measure(outcome, result.attempt)
+        case Stated() as outcome:
+            figures = _stated(outcome, result.attempt, result.machine.hardware.device)
+    if figures is None or figures.source is not None:
+        return figures
+    return replace(figures, launches=(launch_in(result),), variation=variation)
 
 
 def _stated(outcome: Stated, attempt: Attempt, device: Device) -> Measured | None:
@@ -75,6 +67,7 @@ def _stated(outcome: Stated, attempt: Attempt, device: Device) -> Measured | Non
         )
         if means
         else None,
+        source=outcome.source if isinstance(outcome, Reported) else None,
     )
 
 
@@ -125,7 +118,7 @@ def merged(launches: Sequence[Row]) -> Row:
 
 def _of_source(row: Row) -> Row:
     """A row of imported figures that its source repeats: each of them is a launch."""
-    if row.measured is None or row.measured.source is None:
+    if row.measured is None or row.source is None:
         return row
     launch = launch_of((row.batch_global / row.rate,), row.launch)
     return replace(row, measured=replace(row.measured, launches=(launch,)))
@@ -145,13 +138,11 @@ def _of_all(each: Sequence[Measured], middle: Measured) -> Measured:
     """The throughput of the mean step of all launches, and the largest peaks."""
     launches = tuple(launch for figures in each for launch in figures.launches)
     step_s = mean_step_s(launches)
-    rate = middle.samples_per_s_global * mean_step_s(middle.launches) / step_s
     times = [figures.step_time_s_per_rank for figures in each]  # a script may state them in one launch alone
     merged = replace(
         middle,
         launches=launches,
-        samples_per_s_global=rate,
-        interval=throughput_interval(rate, replace(middle, launches=launches)),
+        samples_per_s_global=middle.samples_per_s_global * mean_step_s(middle.launches) / step_s,
         step_time_s_per_rank=tuple(map(statistics.fmean, zip(*times, strict=True)))
         if len(set(map(len, times))) == 1
         else (),
@@ -169,8 +160,3 @@ def _of_all(each: Sequence[Measured], middle: Measured) -> Measured:
         if windows
         else None,
     )
-
-
-def throughput_interval(rate: float, figures: Measured) -> Interval:
-    """Where the throughput lies with 95 % confidence, by the variation between launches."""
-    return mean_half_width(figures.launches, figures.variation).interval(rate)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from bench.records.conditions import Conditions, GpuConditions
 from bench.records.figures import PEAK_ALLOCATED, PEAK_RESERVED
 from bench.records.rank_outcome import MUCH, Coverage
-from bench.report.rows import Measured, Rank, Row, Sampled
+from bench.report.rows import Measured, Row, Sampled
 from bench.units import GIB, amount, counted, gib, ms, percent, size
 
 PHASES_MISS_TOTAL = 0.02
@@ -112,8 +112,8 @@ def may_be_late(measured: Sampled) -> Iterator[str]:
 
 
 def phases_miss(measured: Measured) -> Iterator[str]:
-    windows = {f"rank {rank.raw.rank}'s": rank.phases for rank in _ranks(measured)}
-    if not isinstance(measured, Sampled) and measured.phases:
+    windows = {f"rank {rank.raw.rank}'s": rank.phases for rank in measured.ranks}
+    if not measured.ranks and measured.phases:
         windows["its"] = measured.phases
     for whose, window in windows.items():
         share = window.unaccounted_share if window else None
@@ -122,20 +122,20 @@ def phases_miss(measured: Measured) -> Iterator[str]:
 
 
 def reserved_below_allocated(measured: Measured) -> Iterator[str]:
-    for rank in _ranks(measured):
+    for rank in measured.ranks:
         allocated, reserved = rank.raw.memory.peak_allocated_bytes, rank.raw.memory.peak_reserved_bytes
         if allocated is not None and reserved is not None and reserved < allocated:
             yield f"rank {rank.raw.rank} reserved {gib(reserved)} GiB, less than the {gib(allocated)} GiB it allocated."
     # Of imported figures, each of the two peaks is the worst rank's, so reserved is still the larger one.
     first, second = measured.of(PEAK_ALLOCATED), measured.of(PEAK_RESERVED)
-    if not isinstance(measured, Sampled) and first is not None and second is not None and second < first:
+    if not measured.ranks and first is not None and second is not None and second < first:
         yield f"its peak reserved is {gib(second)} GiB, less than the {gib(first)} GiB allocated."
 
 
 def starved(measured: Measured) -> Iterator[Sized]:
     """Steps that wait for data: the row tells about the loader, and not about the backend."""
-    windows = {f"rank {rank.raw.rank}": rank.phases for rank in _ranks(measured)}
-    if not isinstance(measured, Sampled) and measured.phases:
+    windows = {f"rank {rank.raw.rank}": rank.phases for rank in measured.ranks}
+    if not measured.ranks and measured.phases:
         windows["a rank"] = measured.phases
     late = measured.critical_rank.straggler if isinstance(measured, Sampled) and measured.critical_rank else None
     if late and late.phase == "dataload_wait":
@@ -203,7 +203,7 @@ def skipped_steps(row: Row, *, every: bool) -> Iterator[Sized]:
 def still_growing(row: Row) -> Iterator[str]:
     """Where samples differ in size, peaks include a step with the largest ones, which comes after these."""
     for launch in row.each:
-        for rank in launch.sampled.ranks if launch.sampled else ():
+        for rank in launch.ranks:
             peaks, sizes = rank.raw.step_peaks_bytes, rank.raw.sizes
             if peaks and (step := rank.raw.grew_at) and not (sizes and sizes.largest_batch):
                 yield (
@@ -213,7 +213,7 @@ def still_growing(row: Row) -> Iterator[str]:
 
 
 def loss_not_finite(measured: Sampled) -> Iterator[str]:
-    if not measured.finite:
+    if not all(map(math.isfinite, measured.losses)):
         yield "the loss is not a finite number."
 
 
@@ -293,10 +293,6 @@ def _keys(found: Coverage) -> str:
 def _without(share: float) -> float:
     """By which share a step is longer than without this share of it."""
     return share / (1 - share) if share < 1 else float("inf")
-
-
-def _ranks(measured: Measured) -> tuple[Rank, ...]:
-    return measured.ranks if isinstance(measured, Sampled) else ()
 
 
 def disturbances(conditions: Conditions) -> Iterator[str]:

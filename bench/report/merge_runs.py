@@ -18,15 +18,11 @@ def run_names(folders: Sequence[Path]) -> list[str]:
 def merge(
     results: Mapping[str, Sequence[Result]], probes: Mapping[str, Sequence[Probe]]
 ) -> tuple[list[Result], list[Probe]]:
-    """All results and searches of the runs.
+    """All results and searches of the runs, which are by their names.
 
     Where two runs hold the same cell, the run becomes an axis of every result, and so a variable that it controls.
     Otherwise, the order of the runs would decide which of two rows an answer is based on. Unlike machines already keep
     two rows apart, but a search does not say which machine it ran on.
-
-    Args:
-        results: of each run, by its name.
-        probes: the same.
     """
     searched = {probe.cell.id for of_run in probes.values() for probe in of_run}
     if not _share_a_cell(list(results.values()), searched):

@@ -13,7 +13,7 @@ from bench.records.plan import CellPlan
 from bench.records.verdict import Goal
 from bench.report.estimate import Bounds, Step, bounds, estimate_s, left_out, work
 from bench.report.naming import row_name
-from bench.report.rows import Row, RowId, Sampled, Summary
+from bench.report.rows import Rank, Row, RowId, Summary
 
 OFF = 0.10
 """By which share a forecast may be off: see reports/plan_cpu.md."""
@@ -72,6 +72,7 @@ class PlannedRow:
     """One cell at one batch."""
 
     cell: PlannedCell
+    forecast: Forecast
     batch: int
     searched: bool
     """Whether the matrix names no batch: this is the largest that fits."""
@@ -113,12 +114,8 @@ def rows(
     price: float | None = None,
     paces: Mapping[str, Pace] = MappingProxyType({}),
 ) -> list[PlannedRow]:
-    """A row for each batch that the matrix names; of a search, for the largest batch that fits, or the
-    smallest that it would try.
-
-    Args:
-        paces: of the device, if runs on it were fitted.
-    """
+    """A row for each batch that the matrix names; of a search, for the largest batch that fits, or the smallest that it
+    would try. Prices and paces are of the device."""
     return [row for cell in cells if cell.forecast for row in _rows(cell, cell.forecast, device, price, paces)]
 
 
@@ -131,6 +128,7 @@ def _rows(
         needed = forecast.needed_bytes(number)
         yield PlannedRow(
             cell=cell,
+            forecast=forecast,
             batch=number,
             searched=searched,
             fits=_fits(needed, needed - _uncertain_bytes(forecast), cell.capacity_bytes),
@@ -201,7 +199,7 @@ def check(summary: Summary, forecasts: Mapping[str, Forecast], rates: Rates | No
     for cell_id, row in rows:
         forecast = forecasts[cell_id]
         if row.measured and row.device == forecast.device:
-            counted = _counted_bytes(row.sampled)
+            counted = _counted_bytes(row.ranks)
             peak = counted or row.measured.of(PEAK_ALLOCATED)
             if not peak or peak <= 0:
                 continue
@@ -244,8 +242,8 @@ def _device(row: Row, rates: Rates | None) -> DeviceSpec:
     return bare.model_copy(update=rates.of_a_device) if rates else bare
 
 
-def _counted_bytes(measured: Sampled | None) -> int | None:
+def _counted_bytes(ranks: Sequence[Rank]) -> int | None:
     """Of the worst rank; None if a rank did not count."""
-    peaks = [rank.raw.memory.peak_tensor_bytes for rank in measured.ranks] if measured else []
+    peaks = [rank.raw.memory.peak_tensor_bytes for rank in ranks]
     known = [peak for peak in peaks if peak is not None]
     return max(known) if known and len(known) == len(peaks) else None

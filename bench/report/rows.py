@@ -1,6 +1,5 @@
 """The rows of a report: frozen data that `summary` computes and the other modules show."""
 
-import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +19,7 @@ from bench.records.plan import COST_OPTIONS
 from bench.records.rank_outcome import RankOk
 from bench.report.critical_rank import CriticalRank
 from bench.statistics.intervals import Interval
-from bench.statistics.launches import Launch, LaunchVariation
+from bench.statistics.launches import HalfWidth, Launch, LaunchVariation, mean_half_width
 
 P95_NEEDS = 20
 """Fewest samples for a 95th percentile. Of three, the formula would give the median."""
@@ -60,6 +59,10 @@ class Phases:
     """In the order of SHOWN_PHASES; of imported figures, those that the source gives."""
     total: Times | None
     """None where the source does not give it."""
+
+    def of(self, name: str) -> Times | None:
+        """A phase, or the ``total``."""
+        return self.total if name == "total" else self.parts.get(name)
 
     @property
     def complete(self) -> bool:
@@ -117,14 +120,24 @@ class Measured:
     """`FIGURES` by name; None, or absent, where unknown."""
     phases: Phases | None
     """None without a phase window."""
+    ranks: tuple[Rank, ...] = ()
+    """Only of what bench's own runner measured."""
     source: str | None = None
     """Where imported figures come from; None for what bench measured."""
     launches: tuple[Launch, ...] = ()
     """What each launch says about the step; empty for imported figures."""
     variation: LaunchVariation | None = None
     """Between launches on its machine, if known."""
-    interval: Interval | None = None
-    """Where the throughput lies with 95 % confidence, by the variation between launches; None for imported figures."""
+
+    @property
+    def half_width(self) -> HalfWidth:
+        """How far the throughput of another launch may be."""
+        return mean_half_width(self.launches, self.variation)
+
+    @cached_property
+    def interval(self) -> Interval | None:
+        """Where the throughput lies with 95 % confidence, by the variation between launches; None without launches."""
+        return self.half_width.interval(self.samples_per_s_global) if self.launches else None
 
     def of(self, figure: Figure) -> Value | None:
         """One of `FIGURES`."""
@@ -151,7 +164,6 @@ class Measured:
 class Sampled(Measured):
     """What bench's own runner measured, with what only raw samples show."""
 
-    ranks: tuple[Rank, ...]
     slowest: Rank
     """The rank with the longest mean step. Every step ends in a gather, so means differ little: see
     ``critical_rank``."""
@@ -162,11 +174,6 @@ class Sampled(Measured):
     """Which rank the others wait for; None without a phase window, and for a single rank."""
     losses: tuple[float, ...]
     """Means over ranks, one a step, warm-up included; the first is the loss of the initial weights."""
-
-    @property
-    def finite(self) -> bool:
-        """Whether every loss is a finite number."""
-        return all(map(math.isfinite, self.losses))
 
     @property
     def instrumentation_share(self) -> float | None:
@@ -238,6 +245,19 @@ class Row:
     def sampled(self) -> Sampled | None:
         """What bench's own runner measured; None for figures from elsewhere, too."""
         return self.measured if isinstance(self.measured, Sampled) else None
+
+    @property
+    def ranks(self) -> tuple[Rank, ...]:
+        return self.measured.ranks if self.measured else ()
+
+    @property
+    def phases(self) -> Phases | None:
+        return self.measured.phases if self.measured else None
+
+    @property
+    def source(self) -> str | None:
+        """Where imported figures come from."""
+        return self.measured.source if self.measured else None
 
     @property
     def failures(self) -> tuple["Row", ...]:

@@ -15,7 +15,7 @@ from bench.records.json_diff import same
 from bench.report.controlled import PARTIAL, controlled_key, unlike_fields
 from bench.report.doubts import may_be_off
 from bench.report.rows import CellRows, Row, RowId, Summary
-from bench.statistics.launches import HalfWidth, half_width, mean_half_width
+from bench.statistics.launches import half_width
 from bench.statistics.verdict import RateRatio, rate_ratio
 
 MAX_REFUSED = 20
@@ -69,12 +69,7 @@ class Comparison:
 
 
 def throughput_ratio(row: Row, reference: Row, comparisons: int = 1, off: float = 0.0) -> RateRatio:
-    """Of two measured rows.
-
-    Args:
-        comparisons: number of ratios that are judged together.
-        off: by which share the ratio may be off because the rows are doubted.
-    """
+    """Of two measured rows; ``comparisons`` and ``off``: see `SpeedUp`."""
     ours, theirs = row.measured, reference.measured
     assert ours
     assert theirs
@@ -95,12 +90,6 @@ def between(row: Row, reference: Row, off: Mapping[RowId, float], comparisons: i
     """Two rows, each at its own batch, of which each may be ``off``."""
     both = of_both(off, row, reference)
     return SpeedUp(row=row, reference=reference, matched=False, comparisons=comparisons, off=both)
-
-
-def throughput_half_width(row: Row) -> HalfWidth | None:
-    """How far the throughput of another launch may be; None where nothing was measured."""
-    measured = row.measured
-    return mean_half_width(measured.launches, measured.variation) if measured else None
 
 
 def even_batches(cell: CellRows) -> tuple[int, ...]:

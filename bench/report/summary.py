@@ -48,7 +48,6 @@ def summarize(
     Args:
         calibrations: what `bench calibrate` learnt; used for machines whose own launches do not show how they vary.
         newest: the sources that are not stale; by default, the newest of these results.
-        cost_options: see `Summary`.
     """
     machines = tuple(_distinct(result.machine for result in results))
     names = machine_names(machines)

@@ -146,6 +146,7 @@ def without_batch(cell: CellRows) -> Peak | None:
 class Theory:
     """The prediction for one cell, with the measured peak."""
 
+    cell: CellRows
     regime: Regime | None
     """See `observed_regime`."""
     state: State | None
@@ -166,6 +167,7 @@ def theory_of(cell: CellRows) -> Theory:
     works = (row.sampled.slowest.raw.work for row in cell.rows if row.sampled)
     work = next((work for work in works if work is not None), None)
     return Theory(
+        cell=cell,
         regime=regime,
         state=state(regime, whole_gradient_bytes=held_back_bytes(cell, regime))
         if regime and _describes(cell, regime)
@@ -177,7 +179,7 @@ def theory_of(cell: CellRows) -> Theory:
 
 def _describes(cell: CellRows, regime: Regime) -> bool:
     """Whether `state` describes what a rank holds on its device."""
-    seen = [rank.raw.observed for row in cell.rows if row.sampled for rank in row.sampled.ranks]
+    seen = [rank.raw.observed for row in cell.rows for rank in row.ranks]
     names = [name for each in seen if each for name in each.optimizer.split(", ")]
     adam = all(name.endswith(("Adam", "AdamW")) for name in names)
     return regime.offload in (None, "none") and adam and cell.cell.train.optimizer in ("adamw", "none")
@@ -188,7 +190,7 @@ def observed_regime(cell: CellRows) -> Regime | None:
 
     None where bench measured nothing, or where the size of a dtype is not known.
     """
-    ranks = next((row.sampled.ranks for row in cell.rows if row.sampled), ())
+    ranks = next((row.ranks for row in cell.rows if row.ranks), ())
     regime = max((rank.raw.regime for rank in ranks), key=lambda regime: regime.trained_on_rank or 0, default=None)
     if regime is None:
         return None
@@ -224,7 +226,7 @@ def utilization(cell: CellRows, row: Row) -> Utilization | None:
     """Of one row; None if the workload states neither operations nor tokens, or nothing was measured."""
     if row.sampled is None:
         return None
-    works, tokens = [rank.raw.work for rank in row.sampled.ranks], row.sampled.of(TOKENS)
+    works, tokens = [rank.raw.work for rank in row.ranks], row.sampled.of(TOKENS)
     work = works[0] or Work()
     if work.step_flops is None and tokens is None:
         return None
@@ -232,7 +234,7 @@ def utilization(cell: CellRows, row: Row) -> Utilization | None:
     hardware = None if work.step_flops is None else fmean(each.step_flops or 0 for each in works if each)
     needed = hardware and hardware - fmean(each.recomputed_flops or 0 for each in works if each)
     device = row.accelerators[0] if len(set(row.accelerators)) == 1 else None
-    in_tf32 = cell.cell.mixed_precision == "no" and row.sampled.ranks[0].raw.regime.float32_products
+    in_tf32 = cell.cell.mixed_precision == "no" and row.ranks[0].raw.regime.float32_products
     return Utilization(
         row=row,
         model_flops_per_s_per_rank=None if needed is None else per_rank * needed,

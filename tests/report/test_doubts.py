@@ -10,7 +10,7 @@ from examples import CUDA_MACHINE, MACHINE, doubt_sentences, launched, ok, rank,
 from bench.records.conditions import Conditions
 from bench.records.outcome import Result
 from bench.records.rank_outcome import RankOk
-from bench.report.doubts import DOUBT_KINDS, Grade, causes, doubted_rows, doubts
+from bench.report.doubts import DOUBT_KINDS, Grade, causes, doubts, may_be_off
 from bench.report.rows import Summary
 from bench.report.summary import summarize
 from bench.report.tables.doubts import TITLE, doubts_section
@@ -195,8 +195,8 @@ def test_what_a_user_can_remove_is_told_before_what_shows_it() -> None:
 
 def test_a_note_marks_no_row_in_other_tables() -> None:
     summary = graded()
-    assert {row_id.batch_per_rank for row_id in doubted_rows(summary)} == {2, 4}
-    assert len(doubted_rows(summary)) == 2
+    assert {row_id.batch_per_rank for row_id in may_be_off(summary)} == {2, 4}
+    assert len(may_be_off(summary)) == 2
     fine = [result(), result(backend="zero2")]
     marked = [fine[0].model_copy(update={"retried": "no port"}), fine[1]]
     assert "second try" in rendered(marked)

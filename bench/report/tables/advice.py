@@ -37,9 +37,7 @@ def advice_sentences(
 ) -> list[str]:
     """Sentences: the recommended setting of each task, the reasons, and the alternatives.
 
-    Args:
-        matrices: for the commands.
-        missing: what is planned and not measured. Until it is, there is no advice, only who leads.
+    Until what is planned and ``missing`` is measured, there is no advice, only who leads.
     """
     doubted, known = causes(summary), matrices or {}
     shown = _worth_showing(advice)
@@ -59,7 +57,7 @@ def advice_sentences(
 
 def _worth_showing(advice: Sequence[Advice]) -> list[Advice]:
     """All that was measured. Of many tasks of imported figures, the first few in which there is something to choose."""
-    imported = [task for task in advice if task.chosen and task.chosen.measured and task.chosen.measured.source]
+    imported = [task for task in advice if task.chosen and task.chosen.source]
     if len(imported) <= MOST_IMPORTED:
         return list(advice)
     kept = [task for task in imported if not _is_alone(task)] or imported
@@ -107,8 +105,7 @@ def answer(summary: Summary, advice: Advice, matrices: Matrices, missing: Sequen
 
 def _begin(advice: Advice) -> str:
     """``For num_cams 4: ``, ``At a global batch of 512: ``; nothing where there is one task."""
-    named = in_task(advice)
-    return f"{named[0].upper()}{named[1:]}: " if advice.task else ""
+    return f"{_sentence(in_task(advice))}: " if advice.task else ""
 
 
 def in_task(advice: Advice) -> str:
@@ -178,7 +175,7 @@ def _choose(summary: Summary, advice: Advice, chosen: Row) -> str:
 
 def _surer(advice: Advice, chosen: Row, matrices: Matrices) -> Iterator[str]:
     """What was not tried and what would make the answer surer, each with its command."""
-    if chosen.measured is None or chosen.measured.source:  # figures from elsewhere have no matrix to run
+    if chosen.measured is None or chosen.source:  # figures from elsewhere have no matrix to run
         return
     found = _matrix_of(chosen, matrices)
     matrix, again = found.removesuffix(BEST), "probe" if advice.searched else "run"
@@ -332,6 +329,6 @@ def _based_on(row: Row) -> str:
     if row.sampled:
         each = f"{counted(launches, 'launch')} of " if launches > 1 else ""
         return f"Based on {each}{row.n_steps} measured steps of {counted(row.world_size, 'rank')}."
-    if row.measured and row.measured.source:
-        return f"Based on imported figures: {row.measured.source}."
+    if row.source:
+        return f"Based on imported figures: {row.source}."
     return f"Based on {counted(launches, 'launch')} of the script, and on its own figures."

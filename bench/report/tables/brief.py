@@ -4,7 +4,7 @@ It fits into a pull request and on one screen. The full report has the rest.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from bench.records.observed import only_forwards
@@ -15,7 +15,7 @@ from bench.report import implausible
 from bench.report.advice import Advice
 from bench.report.claims import Judged
 from bench.report.controlled import RUN, SEEN_WHEN_MEASURED
-from bench.report.doubts import Doubt, doubted_rows, doubts, may_be_off
+from bench.report.doubts import Doubt, doubts, may_be_off
 from bench.report.missing import Missing
 from bench.report.naming import (
     batch_of,
@@ -164,7 +164,7 @@ def settings_table(
     """One row for each of the first ``most`` settings."""
     found_in = [(probe.cell.id, str(probe.axes.get(RUN)), probe.found) for probe in probes]
     largest = {(cell, run): end.max_batch_per_rank for cell, run, end in found_in if isinstance(end, Verdict)}
-    doubted = doubted_rows(summary)
+    doubted = may_be_off(summary).keys()
     observed = [
         name
         for name in sorted(SEEN_WHEN_MEASURED)
@@ -226,7 +226,7 @@ def _axis(name: str) -> Column[Setting]:
     return Column(caption(name), lambda setting: value_of(setting.shown, name))
 
 
-def _remarks(shown: Setting, doubted: frozenset[RowId], observed: Sequence[str]) -> Iterator[str]:
+def _remarks(shown: Setting, doubted: Collection[RowId], observed: Sequence[str]) -> Iterator[str]:
     cell, row = shown.cell, shown.row
     if row is None:
         trials = [row.short and row.measured for row in cell.rows]
@@ -325,8 +325,8 @@ def _threads(summary: Summary) -> Iterator[str]:
     process takes the cores."""
     cells: dict[int, list[str]] = {}
     for cell in summary.cells:
-        if (row := cell.best) and row.device == "cpu" and row.sampled:
-            names = cells.setdefault(max(rank.raw.threads for rank in row.sampled.ranks), [])
+        if (row := cell.best) and row.device == "cpu" and row.ranks:
+            names = cells.setdefault(max(rank.raw.threads for rank in row.ranks), [])
             names.append(cell_name(summary, row))
     if len(cells) > 1:
         parts = (f"{number} ({some(names)})" for number, names in sorted(cells.items()))
@@ -395,8 +395,8 @@ def measured_how(summary: Summary, found: Sequence[Setting], matrices: Matrices,
     shared = {name: setting(name, value) for name, value in summary.shared.items() if value is not None}
     what = " ".join(shared[name] for name in ("workload", "preset") if name in shared)
     steps = f"{shared['steps']} steps" if "steps" in shared else ""
-    ranks_seen = (row.sampled.ranks[0].raw for row in summary.rows if row.sampled)
-    sizes = sorted({rank.coverage.parameters for rank in ranks_seen if rank.observed})  # maybe not of the model meant
+    first = [rank.raw for row in summary.rows for rank in row.ranks[:1]]
+    sizes = sorted({rank.coverage.parameters for rank in first if rank.observed})  # maybe not of the model meant
     model = f"a model of {' or '.join(map(amount, sizes[:MOST_NAMES]))} parameters" if sizes else ""
     said = shared.get("mixed_precision", "")
     precision = "no mixed precision" if said == "no" else said
@@ -405,7 +405,7 @@ def measured_how(summary: Summary, found: Sequence[Setting], matrices: Matrices,
     on = f"{' or '.join(map(str, ranks))} rank{'s' * (ranks != [1])} on {of_machines(summary, computer)}"
     made_by = [of_machines(summary, versions_in_words), f"commit {of_machines(summary, short_commit)}"]
     commands = sorted(set(matrices.values()))
-    sources = dict.fromkeys(row.measured.source for row in summary.rows if row.measured and row.measured.source)
+    sources = dict.fromkeys(row.source for row in summary.rows if row.source)
     imported = f"Imported from {listed(list(sources))}. `bench init` begins a run of your own." if sources else ""
     again = "probe" if all(one.advice and one.advice.searched for one in found) else "run"
     lines = (

@@ -179,12 +179,10 @@ def history(summary: Summary, runs: Sequence[str]) -> LineChart:
             if row.measured and not row.short and (run := str(row.settings.get(RUN))) in runs:
                 name = settings_name(row.settings, others) or str(row.settings["backend"])
                 by_setting.setdefault((name, row.batch_per_rank), {})[runs.index(run) + 1] = row, row.measured
-    chosen: dict[str, int] = {}
-    for name, batch in sorted(by_setting, key=lambda key: (len(by_setting[key]), key[1])):
-        chosen[name] = batch
-    lines = {f"{name}, batch {batch}": by_setting[name, batch] for name, batch in chosen.items()}
-    drawn = [(name, points) for name, points in lines.items() if len(points) > 1][:MAX_HISTORY]
-    left_out = len([points for points in lines.values() if len(points) > 1]) - len(drawn)
+    chosen = dict(sorted(by_setting, key=lambda key: (len(by_setting[key]), key[1])))
+    found = [(f"{name}, batch {batch}", by_setting[name, batch]) for name, batch in chosen.items()]
+    lines = [(name, points) for name, points in found if len(points) > 1]
+    drawn, left_out = lines[:MAX_HISTORY], max(0, len(lines) - MAX_HISTORY)
     return LineChart(
         name="history",
         title="Throughput over runs",

@@ -37,14 +37,7 @@ def details(
     *,
     scripts: bool,
 ) -> Details:
-    """Of one setting.
-
-    Args:
-        results: of the whole report.
-        files: the logs of attempts that failed, by the attempt's slug.
-        folder: of the run, from that of the page; None for several runs.
-        scripts: as in `Details`.
-    """
+    """Of one setting. The other arguments are those of a report: its ``files`` are the `logs`."""
     row = one.row
     own = [
         result

@@ -25,7 +25,6 @@ def _record(cell: CellRows, row: Row) -> Record:
     sampled = row.sampled
     step = sampled.slowest.step if sampled else None
     interval = measured.interval if measured else None
-    phases = measured.phases if measured else None
     figures: Record = {
         "batch": row.batch_per_rank,
         "batch_global": row.batch_global,
@@ -48,11 +47,11 @@ def _record(cell: CellRows, row: Row) -> Record:
         "slowest_rank": sampled.slowest.raw.rank if sampled else None,
         "straggler_spread": measured.straggler_spread if measured else None,
         **{figure.name: measured.of(figure) if measured else None for figure in FIGURES if figure.exported},
-        **({f"{name}_s_mean": times.mean_s for name, times in phases.parts.items()} if phases else {}),
+        **({f"{name}_s_mean": times.mean_s for name, times in row.phases.parts.items()} if row.phases else {}),
         "total_s_mean": measured.total_s if measured else None,
         "loss_first": sampled.losses[0] if sampled and sampled.losses else None,
         "loss_last": sampled.losses[-1] if sampled and sampled.losses else None,
-        "source": _text(measured.source) if measured else None,
+        "source": _text(row.source),
         "reason": _text(row.reason),
         **({"notes": json.dumps(row.notes, ensure_ascii=False)} if row.notes else {}),
     }

@@ -17,11 +17,7 @@ from bench.units import UNKNOWN, counted, duration, gib, percent
 
 
 def header(summary: Summary, untils: Sequence[Until] = ()) -> Facts:
-    """What a reader must know before the numbers. Where machines differ, every value is listed.
-
-    Args:
-        untils: how `bench run --until` ended, for each run that was asked to go on.
-    """
+    """What a reader must know before the numbers. Where machines differ, every value is listed."""
     settings = {key: value for key, value in summary.shared.items() if key not in SWITCHES or value != SWITCHES[key]}
     measuring = {key: value for key, value in settings.items() if key in Measure.model_fields}
     shared = {key: value for key, value in settings.items() if key not in measuring}
@@ -64,9 +60,7 @@ def method(summary: Summary) -> Lines:
 
 
 def _how_measured(summary: Summary) -> list[str]:
-    sources = dict.fromkeys(
-        one_line(row.measured.source) for row in summary.rows if row.measured and row.measured.source
-    )
+    sources = dict.fromkeys(one_line(row.source) for row in summary.rows if row.source)
     words = "Imported; means without samples, measured elsewhere, by other methods"
     imported = [f"{words}: {source}." for source in sources]
     if imported and not summary.isolations:
@@ -75,12 +69,8 @@ def _how_measured(summary: Summary) -> list[str]:
     return [
         *imported,
         f"Every attempt ran in fresh processes: {isolation}.",
-        *(_OBSERVED if any(row.sampled and row.sampled.ranks[0].raw.observed for row in summary.rows) else []),
-        *(
-            SCRIPTED
-            if any(row.measured and not row.sampled and not row.measured.source for row in summary.rows)
-            else []
-        ),
+        *(_OBSERVED if any(rank.raw.observed for row in summary.rows for rank in row.ranks[:1]) else []),
+        *(SCRIPTED if any(row.measured and not row.sampled and not row.source for row in summary.rows) else []),
         *(_MEASURED if summary.isolations != ("script",) else []),
     ]
 
@@ -109,11 +99,7 @@ _MEASURED = [
 
 
 def files(summary: Summary, *, scripts: bool = True) -> Facts:
-    """Where the results are stored: each cell, and its folder below the run's.
-
-    Args:
-        scripts: whether the folders hold command.sh; a kept copy may not.
-    """
+    """Where the results are stored: each cell, and its folder below the run's; ``scripts``: see `Report`."""
     if not summary.isolations:
         holds = "the figures as the source gives them."
     elif scripts:
@@ -128,11 +114,7 @@ def files(summary: Summary, *, scripts: bool = True) -> Facts:
 
 
 def not_measured(cells: Sequence[Missing], unreadable: Mapping[str, str] | None = None) -> Table:
-    """Planned attempts without a result, one row a cell, and one a file that cannot be read.
-
-    Args:
-        unreadable: files of the runs, and what is wrong with each.
-    """
+    """Planned attempts without a result, one row a cell, and one a file that cannot be read, with what is wrong."""
 
     def why(cell: Missing) -> str:
         if cell.launches is not None:

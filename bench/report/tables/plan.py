@@ -39,11 +39,8 @@ def sentences(cells: Sequence[PlannedCell], device: DeviceSpec, ranks: int) -> l
 
 
 def tables(rows: Sequence[PlannedRow], device: DeviceSpec, fitted: Paces | None = None) -> list[Table]:
-    """Memory at its peak by part, the largest batches, and of the time what is known: bounds, estimates.
-
-    Args:
-        fitted: where the estimates of ``rows`` come from.
-    """
+    """Memory at its peak by part, the largest batches, and of the time what is known: bounds, and estimates, which come
+    from what was ``fitted``."""
     if not rows:
         return []
     found = [_memory(rows), _batches(rows)]
@@ -69,7 +66,7 @@ def _memory(rows: Sequence[PlannedRow]) -> Table:
         [
             *IDENTITY,
             *(Number[PlannedRow](part, partial(_part, part)) for part in used),
-            Number("outside", lambda row: size(_allowance(row))),
+            Number("outside", lambda row: size(row.forecast.allowance_bytes)),
             Number("peak", lambda row: size(row.needed_bytes), bold=lambda _: True),
             Number("memory used", lambda row: percent(row.needed_bytes / row.cell.capacity_bytes)),
             Column("in", lambda row: row.when),
@@ -86,10 +83,6 @@ def _memory(rows: Sequence[PlannedRow]) -> Table:
 
 def _part(part: str, row: PlannedRow) -> str:
     return size(row.parts[part]) if row.parts.get(part) else "0"
-
-
-def _allowance(row: PlannedRow) -> float:
-    return 0.0 if row.cell.forecast is None else float(row.cell.forecast.allowance_bytes)
 
 
 def _batches(rows: Sequence[PlannedRow]) -> Table:
@@ -173,7 +166,7 @@ def _record(row: PlannedRow) -> dict[str, JsonValue]:
         "needed_bytes": round(row.needed_bytes),
         "capacity_bytes": row.cell.capacity_bytes,
         **{f"{part}_bytes": round(row.parts.get(part, 0)) for part in PARTS},
-        "outside_bytes": _allowance(row),
+        "outside_bytes": float(row.forecast.allowance_bytes),
         "peak_in": row.when,
         "largest_batch": row.cell.largest,
         "largest_batch_low": low,
@@ -187,7 +180,7 @@ def _record(row: PlannedRow) -> dict[str, JsonValue]:
         "step_s_estimated": row.estimate_s,
         "samples_per_s_global_estimated": row.samples_per_s,
         "samples_per_unit_at_most": row.samples_per_unit_at_most,
-        "third_batch_apart": row.cell.forecast.apart if row.cell.forecast else None,
+        "third_batch_apart": row.forecast.apart,
         "reason": None,
     }
 

@@ -1,40 +1,30 @@
 """The effective configuration, as it was observed while it ran: sharding, parameters and dtypes, by backend."""
 
 from collections.abc import Sequence
+from dataclasses import replace
+from operator import itemgetter
 
 from bench.records.cell import Regime
 from bench.report.rows import Summary
-from bench.report.tables.table import Column, Number, Table, table_of, without_repeats
+from bench.report.tables.table import Column, Number, Table, of_part, table_of, without_repeats
 from bench.units import UNKNOWN, percent
 
 
 def regimes(summary: Summary) -> Table:
     """One row a backend, unless its ranks or cells differ."""
-    observed: list[tuple[str, Regime | None]] = [
-        (str(row.settings["backend"]), rank.raw.regime)
-        for row in summary.rows
-        if row.sampled
-        for rank in row.sampled.ranks
-    ]
+    observed = [(str(row.settings["backend"]), rank.raw.regime) for row in summary.rows for rank in row.ranks]
     known = {backend for backend, _ in observed}
     backends = dict.fromkeys(str(row.settings["backend"]) for row in summary.rows)
     sharded = Number[Regime]("sharded", lambda regime: percent(regime.sharded_parameters / regime.parameters))
-
-    def or_unknown(column: Column[Regime]) -> Column[tuple[str, Regime | None]]:
-        value = column.value
-        return Column(column.header, lambda line: value(line[1]) if line[1] else UNKNOWN, numeric=column.numeric)
-
-    return without_repeats(
-        table_of(
-            "What actually ran",
-            [*observed, *((backend, None) for backend in backends if backend not in known)],
-            [
-                Column("backend", lambda line: line[0]),
-                *map(or_unknown, regime_columns([regime for _, regime in observed if regime], sharded)),
-            ],
-            notes=("Observed in the processes. sharded: share of the parameters that are split between ranks.",),
-        )
+    columns = regime_columns([regime for _, regime in observed], sharded)
+    table = table_of(
+        "What actually ran",
+        observed,
+        [Column("backend", itemgetter(0)), *of_part(itemgetter(1), columns)],
+        notes=("Observed in the processes. sharded: share of the parameters that are split between ranks.",),
     )
+    unknown = [(backend, *[UNKNOWN] * len(columns)) for backend in backends if backend not in known]
+    return without_repeats(replace(table, rows=(*table.rows, *unknown)))
 
 
 def regime_columns(seen: Sequence[Regime], sharded: Column[Regime]) -> list[Column[Regime]]:

@@ -80,7 +80,6 @@ def show(
     """Everything that is known about the cell of ``results``.
 
     Args:
-        results: all results of one cell.
         files: by the attempt's slug.
         newest: the newest sources of the run; by default, those of these results.
         whole: the summary of the run, which knows what is wrong beside its other cells; by default, of these results.
@@ -251,7 +250,7 @@ def _figure_column(figure: Figure) -> Column[Rank]:
 
 
 def _ranks(attempts: Attempts) -> Table:
-    lines = [(result_batch(result), rank) for result, row in attempts if row.sampled for rank in row.sampled.ranks]
+    lines = [(result_batch(result), rank) for result, row in attempts for rank in row.ranks]
     queued = any(rank.raw.host_times_s for _, rank in lines)
     known = {figure for figure in COLUMNS if any(of_rank(figure, rank) != UNKNOWN for _, rank in lines)}
     columns: list[Column[Rank]] = [

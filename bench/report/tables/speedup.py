@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Container, Iterable, Iterator,
 from functools import partial
 
 from bench.report.controlled import ID, fields_in_words
-from bench.report.doubts import doubted_rows
+from bench.report.doubts import may_be_off
 from bench.report.naming import batch_of, caption, cell_name, ends, setting, value_of
 from bench.report.rows import CellRows, Row, RowId, Summary
 from bench.report.speedup import Comparison, SpeedUp, even_batches
@@ -38,7 +38,7 @@ def faster(summary: Summary, comparison: Comparison) -> Table:
     names = {
         row: f"{axis} {value}" if value[:1].isdigit() or value in SWITCH else value for row, value in values.items()
     }
-    doubted = doubted_rows(summary)
+    doubted = may_be_off(summary).keys()
     as_fast = {cell.best.id: even_batches(cell) for cell in summary.cells if cell.best}
 
     def batch(pair: SpeedUp, row: Row) -> str:
@@ -110,7 +110,7 @@ def _of_both(value: Callable[[Row], str], pair: SpeedUp) -> str:
 
 def _reduction(row: Row) -> str:
     """Of its gradients between ranks, as observed."""
-    return row.sampled.ranks[0].raw.regime.reduction_dtype or "none" if row.sampled else UNKNOWN
+    return row.ranks[0].raw.regime.reduction_dtype or "none" if row.ranks else UNKNOWN
 
 
 def _winner(pair: SpeedUp, names: dict[RowId, str]) -> str:

@@ -70,14 +70,13 @@ def _loss(step: int, measured: Sampled) -> str:
 
 def phases(summary: Summary, statistic: Statistic) -> Table:
     """The phase window, one row per measured result: the ``mean``, ``median``, ``p95`` or ``share`` of every phase."""
-    known = {name for row in summary.rows if row.measured and row.measured.phases for name in row.measured.phases.parts}
+    known = {name for row in summary.rows if row.phases for name in row.phases.parts}
     parts = [name for name in SHOWN_PHASES if name in known] if REST in known else PHASE_NAMES
     names = parts if statistic == "share" else (*parts, "total")
 
     def windows(row: Row) -> Iterator[Phases]:
-        window = row.measured.phases if row.measured else None
-        if window and any(_of_phase(name, statistic, window) != UNKNOWN for name in names):
-            yield window
+        if row.phases and any(_of_phase(name, statistic, row.phases) != UNKNOWN for name in names):
+            yield row.phases
 
     rows = [row for row, _ in detailed(summary, windows)[0]]
     return details_of(
@@ -102,14 +101,13 @@ def phases(summary: Summary, statistic: Statistic) -> Table:
 def _of_phase(name: str, statistic: Statistic, window: Phases) -> str:
     if statistic == "share":
         return percent(window.share(name)).removesuffix(" %")
-    times = window.total if name == "total" else window.parts.get(name)
+    times = window.of(name)
     return ms(STATISTICS[statistic](times) if times else None)
 
 
 def under_deepspeed(row: Row) -> bool:
-    if row.sampled:
-        ranks = row.sampled.ranks  # in a script's own loop, hooks see both
-        return any(rank.raw.regime.distributed_type == "DEEPSPEED" and not rank.raw.observed for rank in ranks)
+    if row.ranks:  # in a script's own loop, hooks see both
+        return any(rank.raw.regime.distributed_type == "DEEPSPEED" and not rank.raw.observed for rank in row.ranks)
     return str(row.settings["backend"]).startswith("zero")
 
 
@@ -158,7 +156,7 @@ def _spread_columns(prefix: str, spread_of: Callable[[RankPhase], Spread | None]
 
 def ranks(summary: Summary) -> Table:
     """Node, mean step and peak memory: one row per result that bench measured, with one value a rank in each column."""
-    nodes = any(rank.raw.node for row in summary.rows if row.sampled for rank in row.sampled.ranks)
+    nodes = any(rank.raw.node for row in summary.rows for rank in row.ranks)
 
     def of_each(figure: Figure, measured: Sampled) -> str:
         return ", ".join(of_rank(figure, rank) for rank in measured.ranks)
@@ -185,7 +183,7 @@ def compilation(summary: Summary) -> Table:
     """What torch.compile did: one row for each result of a compiled cell. Empty where nothing was compiled."""
 
     def of_slowest(row: Row) -> list[Compilation]:
-        found = [rank.raw.compilation for rank in row.sampled.ranks if rank.raw.compilation] if row.sampled else []
+        found = [rank.raw.compilation for rank in row.ranks if rank.raw.compilation]
         return sorted(found, key=lambda compiled: compiled.compile_s, reverse=True)[:1]
 
     return details_of(
@@ -211,7 +209,7 @@ def checkpoints(summary: Summary) -> Table:
     none was measured."""
 
     def of_ranks(row: Row) -> Iterator[list[Checkpoint]]:
-        if found := [rank.raw.checkpoint for rank in row.sampled.ranks if rank.raw.checkpoint] if row.sampled else []:
+        if found := [rank.raw.checkpoint for rank in row.ranks if rank.raw.checkpoint]:
             yield found
 
     def losses(checkpoints: list[Checkpoint]) -> str:

@@ -1,20 +1,14 @@
 """What theory says beside what was measured: memory of model state, bytes that ranks send, and use of the device."""
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 from bench.report.communication import Sent, communication
 from bench.report.naming import cell_name, row_name
-from bench.report.rows import CellRows, Summary
+from bench.report.rows import Summary
 from bench.report.tables.regimes import parameters_of
 from bench.report.tables.table import Column, Number, Table, table_of
 from bench.report.theory import State, Theory, Utilization, held_back_bytes, theory_of, utilization
 from bench.units import UNKNOWN, in_table, percent, rate, size
-
-
-class _CellTheory(NamedTuple):
-    cell: CellRows
-    theory: Theory
 
 
 def theory(summary: Summary) -> Table:
@@ -22,31 +16,28 @@ def theory(summary: Summary) -> Table:
 
     Empty where the effective configuration of no cell is known.
     """
-    lines = [_CellTheory(cell, theory_of(cell)) for cell in summary.cells]
+    lines = [theory_of(cell) for cell in summary.cells]
     cpu = any(machine.hardware.device == "cpu" for machine in summary.machines)
-    regimes = [line.theory.regime for line in lines if line.theory.regime]
-    held_back = any(line.theory.regime and held_back_bytes(line.cell, line.theory.regime) for line in lines)
+    regimes = [line.regime for line in lines if line.regime]
+    held_back = any(line.regime and held_back_bytes(line.cell, line.regime) for line in lines)
     frozen = any(regime.trained_parameters < regime.parameters for regime in regimes)
 
-    def of_state(header: str, part: Callable[[State], float]) -> Column[_CellTheory]:
-        return Number(header, lambda line: size(part(line.theory.state)) if line.theory.state else UNKNOWN)
+    def of_state(header: str, part: Callable[[State], float]) -> Column[Theory]:
+        return Number(header, lambda line: size(part(line.state)) if line.state else UNKNOWN)
 
-    columns: list[Column[_CellTheory]] = [
+    columns: list[Column[Theory]] = [
         Column("cell", lambda line: cell_name(summary, line.cell.rows[0])),
-        Number("parameters", lambda line: parameters_of(line.theory.regime) if line.theory.regime else UNKNOWN),
+        Number("parameters", lambda line: parameters_of(line.regime) if line.regime else UNKNOWN),
         of_state("weights", lambda state: state.weights),
         of_state("gradients", lambda state: state.gradients),
         of_state("buckets", lambda state: state.buckets),
         of_state("masters", lambda state: state.masters),
         of_state("Adam", lambda state: state.moments),
         of_state("predicted", lambda state: state.total),
-        Number("measured", lambda line: size(line.theory.peak and line.theory.peak.allocated)),
-        Number("rest", lambda line: size(line.theory.rest_bytes)),
-        Number("recomputed", lambda line: percent(line.theory.recomputed_share)),
-        Column(
-            "from batch",
-            lambda line: " and ".join(map(str, line.theory.peak.batches)) if line.theory.peak else UNKNOWN,
-        ),
+        Number("measured", lambda line: size(line.peak and line.peak.allocated)),
+        Number("rest", lambda line: size(line.rest_bytes)),
+        Number("recomputed", lambda line: percent(line.recomputed_share)),
+        Column("from batch", lambda line: " and ".join(map(str, line.peak.batches)) if line.peak else UNKNOWN),
     ]
     return table_of(
         "Theory and measurement",
