@@ -19,7 +19,7 @@ from bench.records.base import Device, Frozen
 from bench.records.cell import Attempt, Cell, Measure, Train
 from bench.records.figures import CAPACITY_SHARE, STATED, Figure
 from bench.records.machine import LIBRARIES, Machine, StatedHardware
-from bench.records.outcome import Failed, Hang, Oom, Outcome, OutcomeKind, Reported, Result, Skipped
+from bench.records.outcome import INVALID, Failed, Hang, Oom, Outcome, OutcomeKind, Reported, Result, Skipped
 from bench.records.phases import STORED_PHASES
 from bench.records.stated import BYTES, MEMORIES, RESULTS, SECONDS
 
@@ -177,10 +177,10 @@ def _machine(row: Given, most_processes: int) -> Machine:
 
 
 def _outcome(row: Given, attempt: Attempt) -> Outcome:
-    kind = cast(OutcomeKind, _read(row, "outcome", _one_of(get_args(OutcomeKind))) or "ok")
+    kind = _read(row, "outcome", _one_of((*get_args(OutcomeKind), INVALID.word))) or "ok"
     source = _read(row, "source", fields.text) or Path(re.sub(r"[:\[]\d+\]?$", "", row.where)).name
     figures = [name for name in row.values if name in RESULTS]
-    if kind not in ("ok", "reported", "scripted") and (
+    if kind not in ("ok", "reported", "scripted", INVALID.word) and (
         wrong := [name for name in figures if row.place(name) == row.where]
     ):
         raise row.wrong(wrong[0], f"{kind!r} cannot have figures", fix="leave it empty")
@@ -194,6 +194,8 @@ def _outcome(row: Given, attempt: Attempt) -> Outcome:
             return Failed(rank=None, phase=None, reason=reason)
         case "skipped":
             return Skipped(reason=reason)
+        case INVALID.word:
+            return Failed(rank=None, phase=None, reason=f"invalid {reason}")
     return Reported(source=source, **stated_figures(row, attempt))
 
 

@@ -163,8 +163,10 @@ def advise_by_run(
     certified: Mapping[str, Mapping[tuple[str, int], Certified]] = MappingProxyType({}),
 ) -> list[Advice]:
     """`advise` for each run by itself, where a report keeps runs apart: a search, or `bench run --best`, only decides
-    about its own run."""
+    about its own run. Where the run is a choice itself, they decide about none."""
     advice, headrooms = [], {probe.goal.headroom for probe in probes}
+    if RUN in choices:
+        return advise(summary, choices=choices)
     for name, run in {str(run): run for run in (cell.controlled.get(RUN) for cell in summary.cells)}.items():
         cells = tuple(cell for cell in summary.cells if cell.controlled.get(RUN) == run)
         of_run = [probe for probe in probes if probe.axes.get(RUN, run) == run]

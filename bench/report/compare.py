@@ -82,6 +82,8 @@ class Pair:
     disturbed: str = ""
     """``head: ...``: what the machine recorded beside the slower run, and not beside the other one. It may be why steps
     are slow, so they decide nothing."""
+    spoiled: str = ""
+    """Why the figures of head are wrong, where those of base are not."""
 
     @property
     def of_means_alone(self) -> bool:
@@ -351,6 +353,7 @@ def _pair(
         sources=differing(before.sources, after.sources) if before.sources and after.sources else (),
         tail=tail,
         disturbed=disturbed,
+        spoiled=(not spoiled[0] and spoiled[1]) or "",
     )
 
 

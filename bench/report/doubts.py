@@ -267,7 +267,7 @@ def _unlike_losses(summary: Summary, *, rounded: bool) -> Found:
             continue  # every rank draws its own
         task = controlled_key(cell.controlled, without=SAME_LOSS | summary.cost_options)
         for row in cell.rows:
-            if row.sampled and row.sampled.losses:
+            if row.sampled and row.sampled.losses and all(map(math.isfinite, row.sampled.losses)):
                 groups.setdefault(f"{task} {row.batch_global} {row.n_steps}", []).append(row)
     for rows in groups.values():
         held: dict[str, list[Row]] = {}

@@ -118,6 +118,12 @@ def listed(texts: Sequence[str]) -> str:
 
 
 def ends(interval: Interval, digits: int = 2) -> str:
-    """``1.14 to 1.26``; beyond a factor of 1000 an interval only says that nothing is known."""
+    """``1.14 to 1.26``; beyond a factor of 1000 an interval only says that nothing is known. It is not shown to reach 1
+    where it does not: ``1.003 to 1.048``."""
     low, high = interval
+    if low >= 1000:
+        return "over 1000"
+    near = min(abs(low - 1), abs(high - 1)) < 0.5 * 10**-digits
+    if near and not low <= 1 <= high and digits < 4:
+        return ends(interval, digits + 1)
     return f"{low:.{digits}f} to " + (f"{high:.{digits}f}" if high < 1000 else "over 1000")

@@ -1,12 +1,13 @@
 """Figures from elsewhere: what is read, what stays unknown, and what a bad file is told."""
 
 import json
+import math
 import random
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from examples import doubt_sentences, rendered
+from examples import doubt_sentences, ok, rendered, result
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
@@ -19,8 +20,10 @@ from bench.records.machine import StatedHardware
 from bench.records.outcome import Oom, Reported, Result
 from bench.records.phases import PHASE_NAMES
 from bench.report.controlled import controlled_of
+from bench.report.render import frame
 from bench.report.summary import summarize
 from bench.report.tables.charts import charts
+from bench.report.tables.export import records
 from bench.report.tables.show import show
 from bench.report.tables.table import Table
 from bench.store.run_folder import Store
@@ -319,10 +322,10 @@ def test_a_run_is_not_overwritten(tmp_path: Path) -> None:
 
 def test_the_published_run_is_what_the_command_makes_of_its_sources() -> None:
     stored = {result.attempt.slug: result for result in Store(PUBLISHED).results()}
-    made = {result.attempt.slug: result for result in published()}
+    made = {one.attempt.slug: one for one in published()}
     assert set(stored) == set(made)
-    for slug, result in made.items():
-        assert stored[slug].model_copy(update={"started_at": AT}) == result
+    for slug, one in made.items():
+        assert stored[slug].model_copy(update={"started_at": AT}) == one
 
 
 def test_published_figures() -> None:
@@ -577,3 +580,12 @@ def test_a_mutated_table_is_read_or_refused(
         return
     rendered(results)
     assert all(Result.model_validate_json(result.model_dump_json()) == result for result in results)
+
+
+def test_a_row_whose_figures_are_wrong_has_none_where_they_are_imported(tmp_path: Path) -> None:
+    wrong = summarize([result(), result(ok(losses=(1.0, math.nan, math.nan)), batch=4)])
+    table = frame.text(records(wrong), "csv")
+    right, left_out = summarize(imported(tmp_path, table, name="exported.csv")).rows
+    assert right.measured
+    assert (left_out.outcome, left_out.measured) == ("failed", None)
+    assert left_out.reason.startswith("invalid from elsewhere")

@@ -17,11 +17,13 @@ from bench.cli.app import app
 from bench.cli.progress import Progress
 from bench.records.best import Best, Fastest
 from bench.records.cell import Measure
+from bench.records.conditions import Conditions
 from bench.records.outcome import Ok, Oom, Reported, Result
 from bench.records.plan import RunPlan
 from bench.records.verdict import Goal, Probe, Stopped, Verdict
 from bench.report.advice import advise
 from bench.report.missing import Missing
+from bench.report.naming import ends
 from bench.report.render import markdown
 from bench.report.rows import Summary
 from bench.report.speedup import compare_axis
@@ -458,6 +460,29 @@ def test_the_answer_is_one_sentence_with_the_next_best_and_what_makes_it_surer()
         "train with ddp, batch 4: 80.0 samples/s, 1.25× that of zero2, batch 4, which may be as fast (0.97 to"
         " 1.61, too close to call). For a surer answer: `bench run MATRIX measure.launches=5`."
     )
+
+
+def test_of_a_doubted_rival_more_launches_decide_nothing() -> None:
+    rival = measured(4, 0.125, backend="zero2")
+    quiet = dict.fromkeys(Conditions.model_fields) | {"gpus": (), "others_cpu_share": 0.5}
+    busy = rival.model_copy(update={"conditions": Conditions(**quiet)})
+    assert answer([measured(4, 0.1), busy]).endswith(
+        ". The next best is doubted. Once the cause is gone: `bench run MATRIX --rerun all`."
+    )
+
+
+@pytest.mark.parametrize(
+    ("interval", "words"),
+    [
+        ((1.0031, 1.048), "1.003 to 1.048"),
+        ((0.95, 0.99999), "0.9500 to 1.0000"),
+        ((0.9999, 1.05), "1.00 to 1.05"),
+        ((0.5, 2e3), "0.50 to over 1000"),
+        ((2e3, 3e3), "over 1000"),
+    ],
+)
+def test_an_interval_beside_one_is_not_shown_to_reach_it(interval: tuple[float, float], words: str) -> None:
+    assert ends(interval) == words
 
 
 def test_the_answer_says_that_larger_batches_were_not_tried() -> None:

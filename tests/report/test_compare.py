@@ -43,7 +43,7 @@ from bench.statistics.verdict import speed
 from bench.store.run_folder import Store
 
 STEPS = N_STEPS
-UNDECIDED = "1 of 1 attempt UNCLEAR at 5.0 %: the gate could not decide there"
+UNDECIDED = "1 of 1 attempt may be slower by more than 5.0 %: the gate could not decide there"
 MORE = "; more launches in both runs decide more (measure.launches=5)\n"
 """Where a run has fewer."""
 ASKED = Measure(warmup_steps=1, steps=STEPS, phase_steps=2)
@@ -197,6 +197,13 @@ def test_a_broken_attempt_is_named_in_one_short_line() -> None:
     assert len(line) < 500
 
 
+def test_figures_that_became_invalid_fail_the_gate() -> None:
+    right, wrong = result(), result(ok(losses=(1.0, math.nan, math.nan)))
+    (line,) = regressions(compare_runs([right], [wrong]), 0.05)
+    assert "was ok and is invalid: " in line
+    assert regressions(compare_runs([wrong], [right]), 0.05) == regressions(compare_runs([wrong], [wrong]), 0.05) == []
+
+
 def test_what_changed_its_outcome_and_what_only_one_run_has() -> None:
     oom = Oom(rank=0, phase="bwd", reason="out of memory")
     base = [
@@ -318,13 +325,13 @@ def test_a_gate_that_cannot_decide_says_so(tmp_path: Path) -> None:
     once = bench("compare", base, head, "--fail-on-regression", "3%")
     assert (once.exit_code, once.stderr) == (
         0,
-        f"1 of 2 attempts UNCLEAR at 3.0 %: the gate could not decide there{MORE}",
+        f"1 of 2 attempts may be slower by more than 3.0 %: the gate could not decide there{MORE}",
     )
     assert "1 UNCLEAR" in bench("compare", base, head, "--same-within", "3%").stdout
     gate = bench("compare", base, head, "--same-within", "3%", "--fail-on-regression", "3%")
     assert (gate.exit_code, gate.stderr) == (
         0,
-        f"1 of 2 attempts UNCLEAR at 3.0 %: the gate could not decide there{MORE}",
+        f"1 of 2 attempts may be slower by more than 3.0 %: the gate could not decide there{MORE}",
     )
     far = bench("compare", base, head, "--same-within", "3%", "--fail-on-regression", "50%")
     assert (far.exit_code, far.stderr) == (0, "")
@@ -340,7 +347,10 @@ def test_the_gate_judges_by_its_own_threshold_and_not_by_the_margin(tmp_path: Pa
         1, "regression: ddp, batch 2: its step takes 1.030 times as long (1.026 to 1.034)\n"
     )  # fmt: skip
     open_ = bench("compare", base, head, *gate, "3%")
-    assert (open_.exit_code, open_.stderr) == (0, "1 of 1 attempt UNCLEAR at 3.0 %: the gate could not decide there\n")
+    assert (open_.exit_code, open_.stderr) == (
+        0,
+        "1 of 1 attempt may be slower by more than 3.0 %: the gate could not decide there\n",
+    )
     beyond = bench("compare", base, head, *gate, "4%")
     assert (beyond.exit_code, beyond.stderr) == (0, "")
 

@@ -29,6 +29,20 @@ def test_losses_unlike_those_of_the_others_are_pointed_out() -> None:
     assert not [doubt for doubt in doubt_sentences(summarize([*alike, other_samples])) if "losses" in doubt]
 
 
+@pytest.mark.parametrize("broken", [(math.nan, math.nan, math.nan), (1.0, 0.75, math.inf)])
+def test_a_loss_that_is_no_number_says_nothing_of_the_losses_of_others(broken: tuple[float, ...]) -> None:
+    nan, right, wrong = (
+        result(ok(backend=backend, losses=losses), backend=backend)
+        for backend, losses in (("fsdp", broken), ("zero2", (1.0, 0.75, 0.5)), ("ddp", (1.5, 1.125, 0.75)))
+    )
+    apart = [
+        {doubt.row.id for doubt in doubts(summarize(results)) if doubt.row and "losses differ" in doubt.reason}
+        for results in ([right, wrong], [nan, right, wrong], [right, nan, wrong], [right, wrong, nan])
+    ]
+    assert apart == [apart[0]] * 4
+    assert len(apart[0]) == 2
+
+
 def in_dtype(weights: str, losses: tuple[float, ...], backend: str) -> Result:
     """A result whose ranks hold weights in this dtype."""
     outcome = ok(losses=losses)

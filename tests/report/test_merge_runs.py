@@ -41,6 +41,12 @@ def runs(tmp_path: Path) -> list[Path]:
     return [stored(tmp_path / "first", first), stored(tmp_path / "second", second)]
 
 
+def test_a_choice_between_runs_has_one_answer(runs: list[Path]) -> None:
+    """A ratio compares with a row of the other run, so both runs are one task."""
+    report = full_report(*runs, "--compare", "run")
+    assert report.count("train with") == report.count("train with zero2, run first, batch 2") == 1
+
+
 def test_results_are_compared_within_their_run_in_any_order(runs: list[Path], tmp_path: Path) -> None:
     claims = tmp_path / "claims.yaml"
     claims.write_text(

@@ -179,8 +179,10 @@ def _surer(advice: Advice, chosen: Row, matrices: Matrices) -> Iterator[str]:
         return
     found = _matrix_of(chosen, matrices)
     matrix, again = found.removesuffix(BEST), "probe" if advice.searched else "run"
-    if advice.unsure:  # the same batches come first; --best would keep what it has
-        anew = f"run {elsewhere(matrix, 'again')}{BEST}" if matrix != found else f"{again} {matrix} --rerun all"
+    # The same batches come first; --best would keep what it has.
+    anew = f"run {elsewhere(matrix, 'again')}{BEST}" if matrix != found else f"{again} {matrix} --rerun all"
+    next_best = advice.runner_up
+    if advice.unsure:
         yield f"Once the cause is gone: `bench {anew}`."
         return
     if advice.larger == "not_tried":
@@ -190,9 +192,11 @@ def _surer(advice: Advice, chosen: Row, matrices: Matrices) -> Iterator[str]:
     if matrix != found:
         if advice.certified is None or advice.certified.answer.within > SETTLED:
             yield f"For a surer answer: `bench run {found} --settle {SETTLED:.0%}`."
+    elif next_best and next_best.off and not next_best.ratio.decided:
+        yield f"The next best is doubted. Once the cause is gone: `bench {anew}`."
     elif len(chosen.measured.launches) < MANY_LAUNCHES:
         yield f"For a surer answer: `bench {again} {matrix} {MORE_LAUNCHES}`."
-    elif advice.runner_up and not advice.runner_up.ratio.decided:
+    elif next_best and not next_best.ratio.decided:
         yield f"For a surer answer: `bench run {matrix} --until 2%`."
 
 

@@ -64,7 +64,7 @@ def disturbed(runs: TwoRuns) -> str | None:
 
 def regressions(runs: TwoRuns, threshold: float) -> list[str]:
     """A sentence for each attempt whose step or tail is longer by more than ``threshold``, that succeeded before and
-    fails now, or of which a larger share of launches fails.
+    fails or is invalid now, or of which a larger share of launches fails.
 
     The whole interval has to lie beyond the threshold, whatever the margin counts as the same. An attempt that head
     lacks counts unless a search may have left it out.
@@ -74,6 +74,7 @@ def regressions(runs: TwoRuns, threshold: float) -> list[str]:
         f"{changed.name}: was {changed.base.outcome} and is {changed.head.outcome}: {short_reason(changed.head.reason)}"
         for changed in runs.broken
     ]
+    spoiled = [f"{pair.name}: was ok and is invalid: {pair.spoiled}" for pair in runs.pairs if pair.spoiled]
     gone = [
         f"{attempt.name}: was {attempt.row.outcome}, and head has no "
         + ("result of its cell" if attempt.cell_gone else "such batch")
@@ -85,7 +86,7 @@ def regressions(runs: TwoRuns, threshold: float) -> list[str]:
         for pair in runs.pairs
         if len(pair.head.failures) * len(pair.base.each) > len(pair.base.failures) * len(pair.head.each)
     ]
-    return slower + broken + gone + unsteady
+    return slower + broken + spoiled + gone + unsteady
 
 
 def _how_much_longer(pair: Pair, threshold: float) -> str:
@@ -116,7 +117,7 @@ def open_questions(runs: TwoRuns, threshold: float) -> list[str]:
     if missing:
         sentences.append(f"{counted(missing, 'attempt')} of base not measured in head")
     if unclear:
-        at = f"{len(unclear)} of {counted(len(runs.pairs), 'attempt')} UNCLEAR at {percent(threshold)}"
+        at = f"{len(unclear)} of {counted(len(runs.pairs), 'attempt')} may be slower by more than {percent(threshold)}"
         few = runs.noise is None and any(
             pair.launched and pair.ratio and pair.ratio.basis != "launches" for pair in unclear
         )

@@ -8,6 +8,7 @@ from pydantic import JsonValue
 
 from bench.errors import one_line
 from bench.records.figures import FIGURES
+from bench.records.outcome import INVALID
 from bench.report.controlled import ID
 from bench.report.naming import row_name
 from bench.report.rows import CellRows, Row, Summary
@@ -29,7 +30,7 @@ def _record(cell: CellRows, row: Row) -> Record:
         "batch": row.batch_per_rank,
         "batch_global": row.batch_global,
         "device": row.device,
-        "outcome": row.outcome,
+        "outcome": INVALID.word if row.id in cell.invalid else row.outcome,
         "fault": row.fault,
         "retried": _text(row.retried),
         "short": row.short,
@@ -37,7 +38,6 @@ def _record(cell: CellRows, row: Row) -> Record:
         "launches_failed": len(row.failures),
         "stale": bool(row.stale),
         "thrashing": cell.thrashes(row),
-        "invalid": row.id in cell.invalid,
         "samples_per_s_global": measured.samples_per_s_global if measured else None,
         "samples_per_s_global_low": interval[0] if interval else None,
         "samples_per_s_global_high": interval[1] if interval else None,
