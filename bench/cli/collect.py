@@ -13,6 +13,7 @@ from bench.cli.app import REPORTS
 if TYPE_CHECKING:
     import pandas as pd
 
+    from bench.records.best import Best
     from bench.records.claim import Claim
     from bench.records.outcome import Result
     from bench.records.verdict import Probe
@@ -54,7 +55,6 @@ def collect(stores: "Sequence[Store]", claims: "Sequence[Claim] | None" = None) 
     from bench.report import merge_runs
     from bench.report.advice import choices_of
     from bench.report.controlled import RUN
-    from bench.report.missing import without_ruled_out
     from bench.report.tables.sections import Choices, Report
 
     names = merge_runs.run_names([store.root for store in stores])
@@ -63,8 +63,10 @@ def collect(stores: "Sequence[Store]", claims: "Sequence[Claim] | None" = None) 
     probes = {name: store.probes() for name, store in by_name.items()}
     runs = {name: store.plan() for name, store in by_name.items()}
     bests = {name: best for name, store in by_name.items() if (best := store.best()) is not None}
-    absent = {name: _missing(store, runs[name], results[name], probes[name]) for name, store in by_name.items()}
-    absent = {name: without_ruled_out(cells, bests.get(name)) for name, cells in absent.items()}
+    absent = {
+        name: _missing(store, runs[name], results[name], probes[name], bests.get(name))
+        for name, store in by_name.items()
+    }
     of_all, searches = merge_runs.merge(results, probes)
     plans = [run.plan if run else None for run in runs.values()]
     report = Report(
@@ -99,8 +101,8 @@ def collect(stores: "Sequence[Store]", claims: "Sequence[Claim] | None" = None) 
 
 
 def _missing(
-    store: "Store", run: "Run | None", results: "Sequence[Result]", probes: "Sequence[Probe]"
-) -> "tuple[Missing, ...]":
+    store: "Store", run: "Run | None", results: "Sequence[Result]", probes: "Sequence[Probe]", best: "Best | None"
+) -> "list[Missing]":
     """What is planned and has no result yet, and how far the walks of its searches got."""
     from bench.report.missing import missing
 
@@ -111,7 +113,8 @@ def _missing(
         for cell, ranks in walks.items()
         if ranks and all(rank.footprints for rank in ranks)
     }
-    return missing(planned, results, probes, reached)
+    ruled_out = best.cells if best is not None and best.ended else ()  # --best did not need to measure them
+    return [cell for cell in missing(planned, results, probes, reached) if cell.cell_id not in ruled_out]
 
 
 def _logs(store: "Store", results: "Sequence[Result]") -> "dict[str, Files]":

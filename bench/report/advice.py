@@ -15,6 +15,7 @@ from bench.records.plan import COST_OPTIONS, RunPlan
 from bench.records.verdict import Goal, Probe, Verdict
 from bench.report.controlled import ID, PARTIAL, RUN, controlled_key
 from bench.report.doubts import may_be_off
+from bench.report.missing import Missing
 from bench.report.naming import caption, search_end, value_of
 from bench.report.rows import CellRows, Row, RowId, Summary
 from bench.report.speedup import SpeedUp, between
@@ -100,6 +101,8 @@ class Advice:
     """The answer of `bench run --best` that results still support. A simpler setting that is even may be chosen."""
     expected: bool = False
     """Whether `bench run --best` names the chosen row, though the mean of another one is higher."""
+    missing: tuple[Missing, ...] = ()
+    """What is planned of its runs and not measured. Until it is, there is no advice, only who leads."""
 
     @property
     def unsure(self) -> bool:

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 from pydantic import JsonValue
 
-from bench.records.best import Best
 from bench.records.outcome import KINDS, Result
 from bench.records.plan import CellPlan
 from bench.records.verdict import Probe, Verdict
@@ -61,12 +60,6 @@ def missing(
             cells.append(Missing(cell_id=cell_id, axes=plan.axes, batches=batches, search=search, walked_to=walk))
         cells += _too_few(plan, [result for result in results if result.attempt.cell.id == cell_id], probes)
     return tuple(cells)
-
-
-def without_ruled_out(cells: Sequence[Missing], best: Best | None) -> tuple[Missing, ...]:
-    """Without what `bench run --best` did not need to measure."""
-    ruled_out = best.cells if best is not None and best.ended else ()
-    return tuple(cell for cell in cells if cell.cell_id not in ruled_out)
 
 
 def _too_few(plan: CellPlan, results: Sequence[Result], probes: Sequence[Probe]) -> Iterator[Missing]:

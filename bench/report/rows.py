@@ -149,11 +149,6 @@ class Measured:
         return max(self.step_time_s_per_rank, default=None)
 
     @property
-    def total_s(self) -> float | None:
-        """The mean step of the phase window."""
-        return self.phases.total.mean_s if self.phases and self.phases.total else None
-
-    @property
     def straggler_spread(self) -> float | None:
         """By which share the slowest rank's mean step is longer than the fastest's."""
         times_s = self.step_time_s_per_rank

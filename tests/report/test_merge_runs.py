@@ -104,7 +104,7 @@ def test_a_certificate_of_best_is_of_its_own_run() -> None:
 def test_a_run_in_which_nothing_fits_has_its_row() -> None:
     results, _ = merge_runs.merge({"a": [taking(0.1)], "b": [result(OUT)]}, {})
     report = Report(results=results)
-    found = settings(report.summary, report.advice, {}, [])
+    found = settings(report.summary, report.advice)
     assert [setting.shown.settings["run"] for setting in found] == ["a", "b"]
 
 

@@ -84,7 +84,7 @@ def test_the_chart_of_ratios_draws_the_interval_and_the_word_of_the_verdict(
     cells = summarize([*launches(0.1, n, sd), *launches(0.1 * times, n, sd, "zero2", turned=True)])
     (advice,) = advise(cells, [])
     (rival,) = advice.rivals
-    drawn = [ratio for ratio in ratios(cells, settings(cells, [advice], {}, [])).ratios if ratio.interval]
+    drawn = [ratio for ratio in ratios(cells, settings(cells, [advice])).ratios if ratio.interval]
     assert [ratio.interval for ratio in drawn] == [pytest.approx(rival.ratio.inverse.decides)]
     assert [ratio.hollow for ratio in drawn] == [not rival.ratio.decided]
     assert drawn[0].words.endswith("slower" if word == FASTER else word)

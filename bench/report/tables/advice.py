@@ -32,20 +32,10 @@ Matrices = Mapping[tuple[str, str | None], str]
 """What `bench run` takes to measure more of a run: by a cell's id, and by the run where the report keeps runs apart."""
 
 
-def advice_sentences(
-    summary: Summary, advice: Sequence[Advice], matrices: Matrices | None = None, missing: Sequence[Missing] = ()
-) -> list[str]:
-    """Sentences: the recommended setting of each task, the reasons, and the alternatives.
-
-    Until what is planned and ``missing`` is measured, there is no advice, only who leads.
-    """
-    doubted, known = causes(summary), matrices or {}
-    shown = _worth_showing(advice)
-    lines = [
-        line
-        for each in shown
-        for line in _sentences(summary, each, doubted, known, unfinished_words(missing_of(each, known, missing)))
-    ]
+def advice_sentences(summary: Summary, advice: Sequence[Advice], matrices: Matrices | None = None) -> list[str]:
+    """Sentences: the recommended setting of each task, the reasons, and the alternatives."""
+    doubted, shown = causes(summary), _worth_showing(advice)
+    lines = [line for each in shown for line in _sentences(summary, each, doubted, matrices or {})]
     if left := [task for task in advice if not any(task is each for each in shown)]:
         alone = sum(map(_is_alone, left)) or "none"
         lines.append(
@@ -69,12 +59,12 @@ def _is_alone(advice: Advice) -> bool:
     return advice.runner_up is None and not advice.alternatives
 
 
-def missing_of(advice: Advice, matrices: Matrices, missing: Sequence[Missing]) -> list[Missing]:
+def missing_of(advice: Advice, matrices: Matrices, missing: Sequence[Missing]) -> tuple[Missing, ...]:
     """What is missing of the runs that an answer is based on."""
     ids = {cell.cell.id for cell in advice.cells}
     apart = {str(cell.controlled[RUN]) for cell in advice.cells if RUN in cell.controlled}
     runs = apart or {run for cell, run in matrices if run is not None and cell in ids}
-    return [cell for cell in missing if RUN not in cell.axes or str(cell.axes[RUN]) in runs]
+    return tuple(cell for cell in missing if RUN not in cell.axes or str(cell.axes[RUN]) in runs)
 
 
 def unfinished_words(missing: Sequence[Missing]) -> str:
@@ -86,12 +76,11 @@ def unfinished_words(missing: Sequence[Missing]) -> str:
     return " and ".join(parts)
 
 
-def answer(summary: Summary, advice: Advice, matrices: Matrices, missing: Sequence[Missing] = ()) -> tuple[str, ...]:
+def answer(summary: Summary, advice: Advice, matrices: Matrices) -> tuple[str, ...]:
     """The answer of one task in a sentence; then what it rests on, and what would make it surer. Without the
     alternatives."""
-    unfinished = unfinished_words(missing_of(advice, matrices, missing))
-    lead = list(_lead(summary, advice, causes(summary), matrices, unfinished))
-    task = _begin(advice)
+    lead = list(_lead(summary, advice, causes(summary), matrices))
+    task, unfinished = _begin(advice), unfinished_words(advice.missing)
     if advice.chosen is not None and unfinished:
         goes_on = f"`bench run {_matrix_of(advice.chosen, matrices)}` goes on."
         return (f"{task}no advice yet: {unfinished}.", *lead[1:], goes_on)
@@ -113,11 +102,9 @@ def in_task(advice: Advice) -> str:
     return advice.task if advice.task.startswith("at ") else f"for {advice.task}"
 
 
-def _sentences(
-    summary: Summary, advice: Advice, doubted: Mapping[RowId, str], matrices: Matrices, unfinished: str
-) -> Iterator[str]:
-    yield from _lead(summary, advice, doubted, matrices, unfinished)
-    if unfinished and advice.chosen is not None:
+def _sentences(summary: Summary, advice: Advice, doubted: Mapping[RowId, str], matrices: Matrices) -> Iterator[str]:
+    yield from _lead(summary, advice, doubted, matrices)
+    if unfinished_words(advice.missing) and advice.chosen is not None:
         return
     headroom = advice.headroom
     for row in advice.alternatives:
@@ -131,9 +118,7 @@ def _sentences(
     yield from _without(advice)
 
 
-def _lead(
-    summary: Summary, advice: Advice, doubted: Mapping[RowId, str], matrices: Matrices, unfinished: str
-) -> Iterator[str]:
+def _lead(summary: Summary, advice: Advice, doubted: Mapping[RowId, str], matrices: Matrices) -> Iterator[str]:
     """The answer, and what it rests on."""
     task, headroom = _begin(advice), advice.headroom
     if advice.invalid:
@@ -145,7 +130,7 @@ def _lead(
         yield f"{task}nothing was measured that uses at most {percent(headroom)} of memory{remedy}."
     else:
         chosen = advice.chosen
-        if unfinished:
+        if unfinished := unfinished_words(advice.missing):
             goes_on = f"`bench run {_matrix_of(chosen, matrices)}` goes on"
             yield f'{task}no advice yet: {unfinished}, see "Not measured"; {goes_on}.'
             if "search" not in unfinished:  # else its own next batch may be faster

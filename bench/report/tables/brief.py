@@ -32,7 +32,7 @@ from bench.report.naming import (
 )
 from bench.report.rows import CellRows, Row, RowId, Summary
 from bench.report.speedup import between
-from bench.report.tables.advice import Matrices, answer, elsewhere, missing_of, unfinished_words
+from bench.report.tables.advice import Matrices, answer, elsewhere, unfinished_words
 from bench.report.tables.claims import finding
 from bench.report.tables.doubts import TITLE as DOUBTS
 from bench.report.tables.header import (
@@ -90,20 +90,17 @@ class Setting:
         return self.advice is not None and self.row is not None and self.row is self.advice.chosen
 
 
-def settings(
-    summary: Summary, advice: Sequence[Advice], matrices: Matrices, missing: Sequence[Missing]
-) -> list[Setting]:
+def settings(summary: Summary, advice: Sequence[Advice]) -> list[Setting]:
     """Each cell at its best batch within the headroom, and faster rows beyond it: by task, the fastest first. Of a
     single cell, each batch that was measured in full."""
     off, found = may_be_off(summary), list[Setting]()
     for task in advice:
-        waits = bool(unfinished_words(missing_of(task, matrices, missing)))
         named = [row for row in (task.chosen, *task.alternatives) if row]
         of_task = []
         for cell in task.cells:
             of_cell = cell.full if len(summary.cells) == 1 else named  # of one cell, all its batches
             rows: list[Row | None] = [row for row in of_cell if any(row is other for other in cell.rows)]
-            of_task += [_setting(cell, row, task, off, waits=waits) for row in rows or [_best(cell, task)]]
+            of_task += [_setting(cell, row, task, off) for row in rows or [_best(cell, task)]]
         found += sorted(of_task, key=lambda setting: setting.row.rate if setting.row else 0.0, reverse=True)
     answered = {cell.rows[0].id.cell for task in advice for cell in task.cells}
     rest = [cell for cell in summary.cells if cell.rows[0].id.cell not in answered]
@@ -116,10 +113,10 @@ def _best(cell: CellRows, advice: Advice) -> Row | None:
     return max(within, key=lambda row: row.rate, default=cell.best)
 
 
-def _setting(cell: CellRows, row: Row | None, advice: Advice, off: Mapping[RowId, float], *, waits: bool) -> Setting:
+def _setting(cell: CellRows, row: Row | None, advice: Advice, off: Mapping[RowId, float]) -> Setting:
     chosen, ratio, verdict = advice.chosen, None, ""
     if row and row is chosen:
-        verdict = "leading" if waits or advice.unsure else "recommended"
+        verdict = "leading" if advice.unsure or unfinished_words(advice.missing) else "recommended"
     elif row and chosen:
         ratio = between(row, chosen, off, advice.comparisons).ratio
         verdict = "slower" if ratio.has_winner and ratio.estimate < 1 else ratio.word
@@ -133,8 +130,7 @@ def answer_section(summary: Summary, advice: Sequence[Advice], matrices: Matrice
     """What to run. Of one task, the answer is the heading."""
     # A sentence that names a section of the full report names the one that has the same here.
     answers = [
-        [line.replace(f'"{DOUBTS}"', f'"{CAVEATS}"') for line in answer(summary, task, matrices, missing)]
-        for task in advice
+        [line.replace(f'"{DOUBTS}"', f'"{CAVEATS}"') for line in answer(summary, task, matrices)] for task in advice
     ]
     if not answers:
         words, commands = unfinished_words(missing), sorted(set(matrices.values()))
@@ -146,7 +142,7 @@ def answer_section(summary: Summary, advice: Sequence[Advice], matrices: Matrice
         return Lines(title=heading[0].upper() + heading[1:], lines=tuple(answers[0][1:]))
     left = len(answers) - MOST_TASKS
     more = [f"and {counted(left, 'more task')}: see the full report."] if left > 0 else []
-    unfinished = {unfinished_words(missing_of(task, matrices, missing)) for task in advice}
+    unfinished = {unfinished_words(task.missing) for task in advice}
     if len(unfinished) == 1 and (words := unfinished.pop()) and all(task.chosen for task in advice):
         leads = [line for lines in answers[:MOST_TASKS] for line in lines[1:-1]]
         return Lines(title=f"No advice yet: {words}", lines=(*leads, *more, answers[0][-1]))

@@ -390,8 +390,8 @@ def _limits(cells: Sequence[CellRows]) -> Iterator[Limit]:
 
 def _complete_phases(row: Row) -> tuple[Phases, float] | None:
     """All phases and their total, in seconds. A bar with some phases missing would look like a short step."""
-    phases, total_s = (row.measured.phases, row.measured.total_s) if row.measured else (None, None)
-    return (phases, total_s) if phases and total_s and phases.complete else None
+    phases = row.phases
+    return (phases, phases.total.mean_s) if phases and phases.total and phases.complete else None
 
 
 def _bar(name: str, phases: Phases, total_s: float) -> Bar:

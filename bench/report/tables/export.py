@@ -48,7 +48,7 @@ def _record(cell: CellRows, row: Row) -> Record:
         "straggler_spread": measured.straggler_spread if measured else None,
         **{figure.name: measured.of(figure) if measured else None for figure in FIGURES if figure.exported},
         **({f"{name}_s_mean": times.mean_s for name, times in row.phases.parts.items()} if row.phases else {}),
-        "total_s_mean": measured.total_s if measured else None,
+        "total_s_mean": row.phases.total.mean_s if row.phases and row.phases.total else None,
         "loss_first": sampled.losses[0] if sampled and sampled.losses else None,
         "loss_last": sampled.losses[-1] if sampled and sampled.losses else None,
         "source": _text(row.source),

@@ -56,23 +56,19 @@ def until_words(until: Until) -> str:
 
 def method(summary: Summary) -> Lines:
     """How it was measured."""
-    return Lines(title="How it was measured", lines=tuple(_how_measured(summary)), numbered=True)
-
-
-def _how_measured(summary: Summary) -> list[str]:
     sources = dict.fromkeys(one_line(row.source) for row in summary.rows if row.source)
     words = "Imported; means without samples, measured elsewhere, by other methods"
-    imported = [f"{words}: {source}." for source in sources]
-    if imported and not summary.isolations:
-        return imported
-    isolation = " or ".join(map(isolation_in_words, summary.isolations)) or "none was launched"
-    return [
-        *imported,
-        f"Every attempt ran in fresh processes: {isolation}.",
-        *(_OBSERVED if any(rank.raw.observed for row in summary.rows for rank in row.ranks[:1]) else []),
-        *(SCRIPTED if any(row.measured and not row.sampled and not row.source for row in summary.rows) else []),
-        *(_MEASURED if summary.isolations != ("script",) else []),
-    ]
+    lines = [f"{words}: {source}." for source in sources]
+    if summary.isolations or not lines:
+        isolation = " or ".join(map(isolation_in_words, summary.isolations)) or "none was launched"
+        lines.append(f"Every attempt ran in fresh processes: {isolation}.")
+        if any(rank.raw.observed for row in summary.rows for rank in row.ranks[:1]):
+            lines += _OBSERVED
+        if any(row.measured and not row.sampled and not row.source for row in summary.rows):
+            lines += SCRIPTED
+        if summary.isolations != ("script",):
+            lines += _MEASURED
+    return Lines(title="How it was measured", lines=tuple(lines), numbered=True)
 
 
 SCRIPTED = [

@@ -26,7 +26,7 @@ from bench.report.rows import Summary
 from bench.report.speedup import compare_axis
 from bench.report.summary import Newest, newest_sources, summarize
 from bench.report.tables.account import account
-from bench.report.tables.advice import Matrices, advice_sentences
+from bench.report.tables.advice import Matrices, advice_sentences, missing_of
 from bench.report.tables.best import certificates
 from bench.report.tables.brief import (
     MOST_SETTINGS,
@@ -131,7 +131,8 @@ class Report:
             }
             for run, best in self.bests.items()
         }
-        return advise_by_run(self.summary, self.probes, self.choices.free, certified)
+        advice = advise_by_run(self.summary, self.probes, self.choices.free, certified)
+        return [replace(task, missing=missing_of(task, self.matrices, self.missing)) for task in advice]
 
     @cached_property
     def judged(self) -> Sequence[Judged]:
@@ -139,7 +140,7 @@ class Report:
 
     @cached_property
     def settings(self) -> Sequence[Setting]:
-        return settings(self.summary, self.advice, self.matrices, self.missing)
+        return settings(self.summary, self.advice)
 
     @cached_property
     def charts(self) -> Sequence[Chart]:
@@ -218,7 +219,7 @@ class Part:
 
 def _answer(report: Report) -> Iterator[Section]:
     """What to run, what is faster, and what was not compared: what most readers look for."""
-    sentences = advice_sentences(report.summary, report.advice, report.matrices, report.missing)
+    sentences = advice_sentences(report.summary, report.advice, report.matrices)
     yield Lines(title="What to run", lines=tuple(sentences))
     yield certificates(report.bests.values(), report.advice)
     yield from _compared(report)
