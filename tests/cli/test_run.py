@@ -36,7 +36,9 @@ def test_a_dry_run_says_how_often_each_batch_accumulates(monkeypatch: pytest.Mon
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     axes = ["--axis", "backend=ddp", "--axis", "global_batch=8"]
     output = bench("run", QUICKSTART, "--dry-run", *axes, "--axis", "batch=1,4").output
-    assert "set outside the config: device cpu, autocast off, accumulate 4 at batch 1, accumulate 1 at batch 4\n" in output
+    assert (
+        "set outside the config: device cpu, autocast off, accumulate 4 at batch 1, accumulate 1 at batch 4\n" in output
+    )
     output = bench("run", QUICKSTART, "--dry-run", *axes, "--axis", "batch=probe").output
     assert "accumulate up to a global batch of 8\n" in output
     output = bench("run", QUICKSTART, "--dry-run", "--axis", "backend=ddp", "train.accumulate=2").output
