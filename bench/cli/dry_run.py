@@ -43,7 +43,11 @@ def _cell(
         environment = added_environment(cell.ranks_per_node, hardware, user, nodes=cell.num_nodes)
         command, per = " ".join(attempt_files.launch_command(["attempt", folder])), "rank"
         finds = units is None and backends.FAMILIES[backends.backend_of(cell).family].wraps_units
-        beside = [*backends.beside_config(cell, hardware.device), *["units as found in the model"] * finds]
+        beside = [
+            *backends.beside_config(cell, hardware.device),
+            *["units as found in the model"] * finds,
+            *_accumulate(plan),
+        ]
         outside = [f"  set outside the config: {', '.join(beside) or 'nothing'}"]
     else:
         environment = script_environment(cell, hardware)
@@ -62,6 +66,18 @@ def _cell(
         if name in files:
             shown += [f"  {name}:", *(f"    {line}" for line in files[name].splitlines())]
     return shown
+
+
+def _accumulate(plan: CellPlan) -> list[str]:
+    """How many micro-batches make a step: with a global batch, another number at each batch."""
+    cell = plan.cell
+    if not cell.accumulates:
+        return []
+    if cell.global_batch is None:
+        return [f"accumulate {cell.gradient_accumulation_steps}"]
+    if plan.search:
+        return [f"accumulate up to a global batch of {cell.global_batch}"]
+    return [f"accumulate {cell.accumulate(batch)} at batch {batch}" for batch in plan.batches]
 
 
 def _title(plan: CellPlan) -> str:

@@ -14,6 +14,9 @@ from bench.records.base import Device
 from bench.records.cell import Attempt, Audit, Walk
 from bench.store.spool import Spec
 
+ACCUMULATION = "gradient_accumulation_steps"
+"""The field of a config of DeepSpeed. The runner sets it, too: a walk has several batches, and other backends have no
+such field."""
 _FINDS = 'import sys; from importlib.util import find_spec as has; sys.exit(not (has("accelerate") and has("bench")))'
 """A program that fails if accelerate or bench is not installed. Importing them would take seconds."""
 
@@ -74,6 +77,9 @@ def files(
         config: dict[str, Any] = {**own, "num_processes": attempt.cell.num_processes}
     else:
         config = backends.accelerate_config(attempt.cell, units, device)
+        engine = config.get("deepspeed_config", {})
+        if not isinstance(attempt, Walk) and script is None and ACCUMULATION in engine:
+            engine[ACCUMULATION] = attempt.cell.accumulate(attempt.batch_per_rank)
     if script is not None:
         port = {"main_process_port": 0} if attempt.cell.num_processes > 1 else {}  # accelerate chooses a free one
         return written | _config_files({**config, **port}, folder)

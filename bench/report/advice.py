@@ -149,14 +149,20 @@ def advise(
         for headroom in sorted({probe.goal.headroom for probe in of_task} or {Goal().headroom}):
             searches.append((cells, headroom, [probe for probe in of_task if probe.goal.headroom == headroom]))
     names_headroom = len({*headrooms, *(headroom for _, headroom, _ in searches)}) > 1
+    partly_imported = len({_imported(cells) for cells in tasks.values()}) > 1
     advice, off = [], may_be_off(summary)
     for cells, headroom, with_headroom in searches:
         row = cells[0].rows[0]
         parts = [f"{caption(name)} {value_of(row, name)}" for name in columns if name != "global_batch"]
         parts += [] if row.global_batch is None else [f"at a global batch of {row.global_batch}"]
         parts += [f"headroom {percent(headroom)}"] if names_headroom else []
+        parts += ["imported"] if partly_imported and _imported(cells) else []
         advice.append(_advise(cells, with_headroom, ", ".join(parts), headroom, off, choices, certified))
     return _together([task for task in advice if task.chosen or task.alternatives or task.search_ends or task.invalid])
+
+
+def _imported(cells: Sequence[CellRows]) -> bool:
+    return any(row.source for cell in cells for row in cell.rows)
 
 
 def advise_by_run(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from bench.records.cell import Cell, Regime
 from bench.records.rank_outcome import Traffic
-from bench.report.rows import CellRows
+from bench.report.rows import CellRows, Row
 from bench.report.theory import ITEM_BYTES, observed_regime
 
 REUSE_DISTANCE = 1_000_000_000
@@ -146,7 +146,8 @@ def sent(regime: Regime, payload: Mapping[str, float], *, gloo: bool) -> dict[st
 class Sent:
     """What each rank sends in one step by one operation."""
 
-    cell: CellRows
+    row: Row
+    """Whose step it is."""
     operation: str
     calls: int | None
     """Recorded; None without a record."""
@@ -165,13 +166,15 @@ class Sent:
 
 
 def communication(cell: CellRows) -> list[Sent]:
-    """By operation, the formula's order first. A recorded operation without formula counts from 1 % of all payload."""
+    """By operation, of the best batch that was recorded. A recorded operation without formula counts from 1 % of all
+    payload."""
     regime = observed_regime(cell)
     if regime is None or regime.world_size == 1:
         return []
-    ranks = [(row.batch_per_rank, row.sampled.slowest.raw) for row in cell.rows if row.sampled]
-    batch, shown = next(((batch, rank) for batch, rank in ranks if rank.traffic is not None), ranks[0])
-    recorded = shown.traffic
+    fastest = sorted(cell.full, key=lambda row: row.rate, reverse=True)
+    ranks = [(row, row.sampled.slowest.raw) for row in (*fastest, *cell.rows) if row.sampled]
+    row, shown = next(((row, rank) for row, rank in ranks if rank.traffic is not None), ranks[0])
+    batch, recorded = row.batch_per_rank, shown.traffic
     units, again = next(
         ((rank.unit_parameters, rank.regathered) for _, rank in ranks if rank.unit_parameters is not None),
         (None, None),
@@ -197,7 +200,7 @@ def communication(cell: CellRows) -> list[Sent]:
     )
     return [
         Sent(
-            cell=cell,
+            row=row,
             operation=operation,
             calls=_calls(recorded, operation),
             recorded_bytes=_recorded(recorded, operation),

@@ -2,7 +2,7 @@
 variables, which must agree between two results. Pure."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 
 from pydantic import JsonValue
 
@@ -50,9 +50,27 @@ def settings_of(result: Result, named: Sequence[str] = (), cell_id: str | None =
 
 
 def distinguishing_settings(settings: Sequence[Settings]) -> tuple[str, ...]:
-    """Names whose values differ between cells, plus the cell's id when two cells still look the same."""
+    """Names whose values differ between cells, plus the cell's id when two cells still look the same.
+
+    What is known of some cells alone, and the same for these, is named only where nothing else tells apart two cells,
+    or what two cells ask of their backends: imported figures state few of the settings that a measured cell has.
+    """
     names = [name for name in dict.fromkeys(name for of_cell in settings for name in of_cell) if name != ID]
-    columns = [name for name in names if name == "backend" or _varies(settings, name)]
+    found = {name for name in names if name == "backend" or _varies(settings, name)}
+
+    def told_apart(by: Container[str]) -> int:
+        told = [name for name in names if name in by and name != "backend"]
+        return len({_key(of_cell, told) for of_cell in settings})
+
+    partly = [name for name in names if any(name not in of_cell for of_cell in settings)]
+    partly = [name for name in partly if name not in found and name not in PARTIAL]
+    there_are = told_apart({*found, *partly}) if partly else 0
+    for name in partly:
+        if (now := told_apart(found)) == there_are:
+            break
+        if told_apart({*found, name}) > now:
+            found.add(name)
+    columns = [name for name in names if name in found]
     unique = len({_key(of_cell, columns) for of_cell in settings}) == len(settings)
     return tuple(columns if unique else [*columns, ID])
 
@@ -72,18 +90,15 @@ def options_without_axis(cells: Sequence[tuple[Cell, Settings]], columns: Sequen
             name
             for options in alike.values()
             for name in dict.fromkeys(name for of_cell in options for name in of_cell)
-            if name not in columns and _varies(options, name)
+            if name not in columns and (_varies(options, name) or any(name not in of_cell for of_cell in options))
         )
     )
 
 
 def _varies(settings: Sequence[Settings], name: str) -> bool:
-    """A missing value is not the same as null. Where a setting does not apply, it does not vary."""
-    applies = [of_cell for of_cell in settings if name in of_cell or name not in PARTIAL]
-    first = applies[0] if applies else {}
-    return any(
-        (name in of_cell) != (name in first) or not same(of_cell.get(name), first.get(name)) for of_cell in applies
-    )
+    """A missing value is not the same as null. Where a setting does not apply, or is not known, it does not vary."""
+    known = [of_cell[name] for of_cell in settings if name in of_cell]
+    return any(not same(value, known[0]) for value in known)
 
 
 def _key(settings: Settings, names: Sequence[str]) -> str:

@@ -15,6 +15,7 @@ from bench.records.plan import COST_OPTIONS
 from bench.records.sources import LastCommand, Sources, differing
 from bench.report.controlled import (
     ID,
+    PARTIAL,
     RUN,
     controlled_of,
     distinguishing_settings,
@@ -27,6 +28,7 @@ from bench.report.figures import launch_in, measured, merged
 from bench.report.rows import CellRows, Row, RowId, Summary
 from bench.statistics.launches import Launch, LaunchVariation, variation_of
 from bench.statistics.thrashing import CEILING, Fit, thrashing_batches
+from bench.units import UNKNOWN
 
 CellKey = tuple[str, str | None, str | None]
 """A cell's id; with the machine and the run where these tell two of it apart."""
@@ -70,7 +72,10 @@ def summarize(
     if more := options_without_axis([(cell.cell, cell.rows[0].settings) for cell in cells], columns):
         cells = cells_with((*named, *more))
         columns = distinguishing_settings([cell.rows[0].settings for cell in cells])
-    shared = cells[0].rows[0].settings if cells else {}
+    shared = dict(cells[0].rows[0].settings) if cells else {}
+    for cell in cells:
+        for name in shared.keys() - cell.rows[0].settings.keys() - PARTIAL:
+            del shared[name]
     summary = Summary(
         cells=cells,
         columns=columns,
@@ -160,7 +165,7 @@ def _cell_rows(
     full = {result.attempt.batch_per_rank for result in results if not result.attempt.short}
     shown = [result for result in results if not (result.attempt.short and result.attempt.batch_per_rank in full)]
     first = results[0]
-    on_machine: dict[str, JsonValue] = {} if machine is None else {"machine": machine}
+    on_machine: dict[str, JsonValue] = {} if machine in (None, UNKNOWN) else {"machine": machine}
 
     def settings(result: Result) -> dict[str, JsonValue]:
         return {**settings_of(result, named, cell_id), **on_machine}

@@ -106,8 +106,7 @@ def state(regime: Regime, *, whole_gradient_bytes: int | None = None) -> State:
 def held_back_bytes(cell: CellRows, regime: Regime) -> int | None:
     """Bytes of each gradient that FSDP holds unreduced up to the last of several micro-batches, whatever the number of
     ranks: FSDP1 as backward makes them, FSDP2 in the dtype of the reduction, fp32. None where it holds shards."""
-    batches = [row.batch_per_rank for row in cell.rows if row.sampled]
-    if regime.world_size == 1 or not any(cell.cell.defers(batch, regime.sharding) for batch in batches):
+    if regime.world_size == 1 or not any(_defers(cell, row, regime) for row in _like_best(cell, regime)):
         return None
     match regime.sharding:
         case "FULL_SHARD" | "SHARD_GRAD_OP":
@@ -115,6 +114,20 @@ def held_back_bytes(cell: CellRows, regime: Regime) -> int | None:
         case "fully_shard":
             return ITEM_BYTES[regime.reduction_dtype or regime.weights_dtype]
     return None
+
+
+def _defers(cell: CellRows, row: Row, regime: Regime) -> bool:
+    return cell.cell.defers(row.batch_per_rank, regime.sharding)
+
+
+def _like_best(cell: CellRows, regime: Regime | None) -> list[Row]:
+    """The sampled rows that hold as much state as the best one: with a global batch, some may accumulate and others
+    not."""
+    rows = [row for row in cell.rows if row.sampled]
+    best = cell.best
+    if best is None or regime is None:
+        return rows
+    return [row for row in rows if _defers(cell, row, regime) == _defers(cell, best, regime)]
 
 
 class Peak(NamedTuple):
@@ -125,13 +138,14 @@ class Peak(NamedTuple):
 
 
 def without_batch(cell: CellRows) -> Peak | None:
-    """The peak allocated, extrapolated to batch 0 through the two smallest batches; with one batch, its own peak.
+    """The peak allocated, extrapolated to batch 0 through the two smallest batches that hold as much state as the best
+    one; with one batch, its own peak.
 
     None where nothing was measured, or where noise gives a result above every measured peak or below zero.
     """
     points = [
         (row.batch_per_rank, peak)
-        for row in cell.rows
+        for row in _like_best(cell, observed_regime(cell))
         if row.sampled and (peak := row.sampled.of(PEAK_ALLOCATED)) is not None
     ][:2]
     if not points:

@@ -52,6 +52,14 @@ TYPES = {
 }
 
 
+def test_the_config_of_an_attempt_accumulates_as_its_batch_asks() -> None:
+    """Whoever copies it trains at the same global batch."""
+    for batch, several in ((4, 4), (16, 1)):
+        attempt = Attempt(cell=of("zero2", global_batch=32), batch_per_rank=batch)
+        written = attempt_files.files(attempt, UNITS, "cuda", {}, "/there")["accelerate.yaml"]
+        assert f"  gradient_accumulation_steps: {several}\n" in written
+
+
 @pytest.mark.parametrize("precision", ["bf16", "no"])
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_accelerate_reads_what_was_meant(backend: str, precision: str, tmp_path: Path) -> None:

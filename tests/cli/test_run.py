@@ -32,6 +32,19 @@ def test_a_dry_run_shows_every_cell_with_what_it_would_be_launched_with(monkeypa
     assert output.count("use_cpu: false") == output.count("set outside the config: device cpu") == 3
 
 
+def test_a_dry_run_says_how_often_each_batch_accumulates(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    axes = ["--axis", "backend=ddp", "--axis", "global_batch=8"]
+    output = bench("run", QUICKSTART, "--dry-run", *axes, "--axis", "batch=1,4").output
+    assert (
+        "set outside the config: device cpu, autocast off, accumulate 4 at batch 1, accumulate 1 at batch 4\n" in output
+    )
+    output = bench("run", QUICKSTART, "--dry-run", *axes, "--axis", "batch=probe").output
+    assert "accumulate up to a global batch of 8\n" in output
+    output = bench("run", QUICKSTART, "--dry-run", "--axis", "backend=ddp", "train.accumulate=2").output
+    assert "set outside the config: device cpu, autocast off, accumulate 2\n" in output
+
+
 def test_a_dry_run_says_what_would_be_skipped() -> None:
     output = bench("run", QUICKSTART, "--dry-run", "--axis", "backend=zero3", "train.optimizer=none").output
     assert "skipped: DeepSpeed's ZeRO needs an optimizer" in output

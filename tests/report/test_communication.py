@@ -6,7 +6,7 @@ import pytest
 from examples import ok, regime, result
 
 from bench.records.cell import Regime, Train
-from bench.records.outcome import Ok
+from bench.records.outcome import Ok, Result
 from bench.records.rank_outcome import Traffic
 from bench.report.communication import communication, gathered, payload_bytes, sent, sent_bytes
 from bench.report.summary import summarize
@@ -148,8 +148,8 @@ def test_the_record_stands_beside_the_formula() -> None:
     )
     table = communication_table(summarize([result(outcome, backend="fsdp")]))
     assert table.rows == (
-        ("fsdp", "all-gather", "9", "2.79 KiB", "2.54 KiB", "1.100"),
-        ("fsdp", "reduce-scatter", "3", "1000 B", "1000 B", "1.000"),
+        ("fsdp, batch 2", "all-gather", "9", "2.79 KiB", "2.54 KiB", "1.100"),
+        ("fsdp, batch 2", "reduce-scatter", "3", "1000 B", "1000 B", "1.000"),
     )
 
 
@@ -169,15 +169,33 @@ def test_an_operation_that_no_formula_has_is_shown_if_it_counts() -> None:
     outcome = recorded("ddp", traffic("all_reduce", 2000), traffic("all_to_all", 500), traffic("broadcast", 8))
     table = communication_table(summarize([result(outcome)]))
     assert table.rows == (
-        ("ddp", "all-reduce", "1", "1.95 KiB", "1.95 KiB", "1.000"),
-        ("ddp", "all-to-all", "1", "250 B", "n/a", "n/a"),
+        ("ddp, batch 2", "all-reduce", "1", "1.95 KiB", "1.95 KiB", "1.000"),
+        ("ddp, batch 2", "all-to-all", "1", "250 B", "n/a", "n/a"),
     )
 
 
 def test_results_of_before_show_the_formula_alone() -> None:
     table = communication_table(summarize([result(ok())]))
-    assert table.rows == (("ddp", "all-reduce", "n/a", "n/a", "1.95 KiB", "n/a"),)
+    assert table.rows == (("ddp, batch 2", "all-reduce", "n/a", "n/a", "1.95 KiB", "n/a"),)
     assert communication_table(summarize([result(ok(backend="fsdp"), backend="fsdp")])).rows == ()
+
+
+def test_the_best_recorded_batch_is_described() -> None:
+    """With a global batch, each accumulates another number of times."""
+
+    def at(batch: int, step_s: float, calls: int | None) -> Result:
+        parts = () if calls is None else (traffic("all_reduce", 2000 * calls, calls=calls),)
+        ranks = ok(*((step_s,) * 3,) * 2, backend="zero2").ranks
+        changes = {"traffic": None if calls is None else parts}
+        outcome = Ok(ranks=tuple(one.model_copy(update=changes) for one in ranks))
+        return result(outcome, backend="zero2", batch=batch, global_batch=32)
+
+    table = communication_table(summarize([at(4, 0.4, 4), at(8, 0.2, 2), at(16, 0.1, 1)]))
+    assert [row for row in table.rows if row[1] == "all-reduce"] == [
+        ("zero2, micro-batch 16, accumulate 1", "all-reduce", "1", "1.95 KiB", "1.95 KiB", "1.000")
+    ]
+    table = communication_table(summarize([at(4, 0.4, 4), at(8, 0.2, 2), at(16, 0.1, None)]))
+    assert {row[0] for row in table.rows} == {"zero2, micro-batch 8, accumulate 2"}
 
 
 def test_an_upper_bound_says_so() -> None:

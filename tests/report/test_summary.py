@@ -22,7 +22,7 @@ from examples import (
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.records.outcome import Failed, Ok, Oom, Result
+from bench.records.outcome import Failed, Ok, Oom, Reported, Result
 from bench.records.phases import PHASE_NAMES
 from bench.records.script import Script
 from bench.records.sources import LastCommand
@@ -35,6 +35,7 @@ from bench.report.speedup import compare_axis
 from bench.report.summary import newest_sources, row_of, summarize
 from bench.report.tables.advice import advice_sentences
 from bench.report.tables.compare import changed_sources, warning
+from bench.report.tables.header import header
 from bench.report.tables.raw_matrix import MAX_DETAILED, matrix
 from bench.report.tables.show import show
 from bench.report.tables.speedup import faster
@@ -189,11 +190,30 @@ def test_an_option_that_is_no_axis_still_tells_cells_apart() -> None:
     hidden = [result(options={"preset": "tiny", "hidden": n, "x": 3}) for n in (1, 2)]
     results = [*hidden, result(backend="fsdp")]
     summary = summarize(results)
-    assert summary.columns == ("backend", "hidden", "x")
+    assert summary.columns == ("backend", "hidden")  # x would tell nothing more
     assert [row_name(summary, row) for row in summary.rows] == [
-        "ddp, hidden 1, x 3, batch 2",
-        "ddp, hidden 2, x 3, batch 2",
-        "fsdp, hidden n/a, x n/a, batch 2",
+        "ddp, hidden 1, batch 2",
+        "ddp, hidden 2, batch 2",
+        "fsdp, hidden n/a, batch 2",
+    ]
+    for other in (result(), results[-1]):  # a task needs a name, where backends tell the cells apart
+        assert summarize([results[0], other]).columns == ("backend", "hidden")
+
+
+def test_settings_that_imported_figures_do_not_state_are_no_columns_beside_measured_ones() -> None:
+    measured = [result(axes={"num_cams": 4}), result(backend="fsdp", axes={"num_cams": 4})]
+    figures = Reported(source="a paper", samples_per_s_global=8.0)
+    stated = result(figures, workload="w", options={}, num_processes=8, mixed_precision="no")
+    imported = [stated.model_copy(update={"stated": ()})]
+    summary = summarize([*measured, *imported])
+    assert summary.columns == ("backend", "workload", "num_processes")
+    assert not {"mixed_precision", "preset", "num_cams"} & summary.shared.keys()
+    facts = dict(header(summary).facts)
+    assert "mixed_precision" not in facts["Same for all"]
+    assert "mixed_precision bf16" in facts["The same where known"]
+    assert [task.task for task in advise(summary)] == [
+        "workload pi07, num_processes 2",
+        "workload w, num_processes 8, imported",
     ]
 
 

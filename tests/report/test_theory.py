@@ -1,6 +1,7 @@
 """Theory of memory: every formula against a figure computed by hand, or taken from the paper."""
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -168,6 +169,24 @@ def test_the_peak_without_the_batch_is_on_the_line_through_the_two_smallest() ->
     assert (peak.allocated, peak.batches) == (10 * 2**30, (2, 4))
     (alone,) = summarize(results[:1]).cells
     assert without_batch(alone) == (14 * 2**30, (2,))
+
+
+def test_state_and_peak_are_of_batches_that_hold_gradients_as_the_best_one_does() -> None:
+    """With a global batch of 16 on two ranks, batch 8 does not accumulate, and FSDP shards its gradients at once."""
+    results = [
+        result(
+            ok(*((step_s,) * 3,) * 2, backend="fsdp", memory=vram(peak, 60)),
+            backend="fsdp", batch=batch, machine=CUDA_MACHINE, global_batch=16, mixed_precision="no",
+        )
+        for batch, peak, step_s in ((2, 14.0, 0.4), (4, 18.0, 0.3), (8, 20.0, 0.1))
+    ]  # fmt: skip
+    (cell,) = summarize(results).cells
+    assert without_batch(cell) == (20 * 2**30, (8,))
+    assert theory_of(cell) == replace(theory_of(summarize(results[-1:]).cells[0]), cell=cell)
+    (accumulating,) = summarize(results[:2]).cells
+    assert without_batch(accumulating) == (10 * 2**30, (2, 4))
+    held = [found.gradients for each in (accumulating, cell) if (found := theory_of(each).state)]
+    assert held == [4000, 2000]  # whole ones, and shards
 
 
 def test_prediction_stands_beside_measurement() -> None:

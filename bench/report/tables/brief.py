@@ -164,7 +164,7 @@ def settings_table(
     observed = [
         name
         for name in sorted(SEEN_WHEN_MEASURED)
-        if len({str(setting.cell.controlled.get(name)) for setting in found if setting.row}) > 1
+        if len({str(one.cell.controlled[name]) for one in found if one.row and name in one.cell.controlled}) > 1
     ]
     shown = found[:most]
     remarks = {id(setting): "; ".join(_remarks(setting, doubted, observed)) for setting in shown}
@@ -234,7 +234,9 @@ def _remarks(shown: Setting, doubted: Collection[RowId], observed: Sequence[str]
         yield f"beyond the headroom of {percent(shown.advice.headroom)}"
     if row.id in doubted:
         yield "doubted"
-    yield from (f"{caption(name)} {setting(name, cell.controlled.get(name))}" for name in observed)
+    yield from (
+        f"{caption(name)} {setting(name, cell.controlled[name])}" for name in observed if name in cell.controlled
+    )
 
 
 def caveats(

@@ -29,6 +29,7 @@ def _record(cell: CellRows, row: Row) -> Record:
     figures: Record = {
         "batch": row.batch_per_rank,
         "batch_global": row.batch_global,
+        **({} if "accumulate" in row.settings else {"accumulate": row.accumulate}),
         "device": row.device,
         "outcome": INVALID.word if row.id in cell.invalid else row.outcome,
         "fault": row.fault,

@@ -9,6 +9,7 @@ from bench.errors import one_line
 from bench.records.cell import SWITCHES, Measure
 from bench.records.machine import Hardware, Machine, StatedHardware
 from bench.records.until import Until
+from bench.report.controlled import ID, PARTIAL
 from bench.report.missing import Missing
 from bench.report.naming import caption, cell_name, isolation_in_words, setting, settings_name
 from bench.report.rows import P95_NEEDS, Summary
@@ -28,10 +29,19 @@ def header(summary: Summary, untils: Sequence[Until] = ()) -> Facts:
         ("Commit", of_machines(summary, commit_in_words)),
         ("Same for all", _settings(shared)),
         ("Measuring", _settings(measuring)),
+        *([("The same where known", _settings(partly))] if (partly := _partly_known(summary)) else []),
         ("Run", run_in_words(summary)),
         *(("Further launches", until_words(until)) for until in untils),
     )
     return Facts(title="", facts=facts)
+
+
+def _partly_known(summary: Summary) -> dict[str, JsonValue]:
+    """Settings that do not differ, and are not known of all cells, such as imported ones."""
+    every = {name: value for cell in summary.cells for name, value in cell.rows[0].settings.items()}
+    named = {*summary.columns, *summary.shared, ID}
+    kept = {name: value for name, value in every.items() if name not in named and name not in PARTIAL}
+    return {name: value for name, value in kept.items() if name not in SWITCHES or value != SWITCHES[name]}
 
 
 def until_words(until: Until) -> str:

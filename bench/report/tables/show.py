@@ -25,7 +25,14 @@ from bench.report.naming import REASON_LIMIT, batch_of, further_launch, result_b
 from bench.report.rows import Measured, Rank, Row, RowId, Summary
 from bench.report.summary import Newest, newest_sources, row_of, summarize
 from bench.report.tables.account import account_of_each
-from bench.report.tables.raw_matrix import measured_column, of_rank, outcome_column, shown, times_columns
+from bench.report.tables.raw_matrix import (
+    measured_column,
+    micro_batches,
+    of_rank,
+    outcome_column,
+    shown,
+    times_columns,
+)
 from bench.report.tables.regimes import regime_columns
 from bench.report.tables.searches import searches
 from bench.report.tables.steps import P95_NOTE, checkpoints, compilation, own_work, phases, steps
@@ -154,6 +161,8 @@ def _with_rows(results: Sequence[Result], whole: Summary, newest: Newest) -> Att
 def _settings(result: Result) -> Table:
     content = flat(result.attempt.cell.model_dump(mode="json"))
     content.pop("script", None)  # there is none: the parts of one have keys of their own
+    if result.attempt.cell.global_batch is not None:
+        content.pop("gradient_accumulation_steps")  # "Attempts" has that of each batch
     names = {path: path.rpartition(".")[2] for path in content if not path.startswith("options.")}
     known = result.known(dict.fromkeys(names.values()))
     shown = [(path, value) for path, value in content.items() if path not in names or names[path] in known]
@@ -177,6 +186,7 @@ def _attempts(attempts: Attempts, whole: Summary) -> Table:
 
     of_row: list[Column[Row]] = [
         Number("batch per rank", _batch),
+        *micro_batches([row for _, row in attempts], lambda row: row),
         outcome_column(lambda row: cells[row.id.cell].traits(row) if row.measured else KINDS[row.outcome]),
         measured_column("samples/s", lambda measured: rate(measured.samples_per_s_global)),
         measured_column("95 % interval", _interval),

@@ -58,9 +58,10 @@ def theory(summary: Summary) -> Table:
 
 
 def communication_table(summary: Summary) -> Table:
-    """What ranks send by formula, and as the flight recorder saw it: one row for each cell and operation."""
+    """What ranks send by formula, and as the flight recorder saw it: one row for each cell and operation, of the best
+    recorded batch."""
     columns: list[Column[Sent]] = [
-        Column("cell", lambda sent: cell_name(summary, sent.cell.rows[0])),
+        Column("attempt", lambda sent: row_name(summary, sent.row)),
         Column("operation", lambda sent: sent.operation.replace("_", "-")),
         Number("calls", lambda sent: in_table(sent.calls, "count")),
         Number("recorded", lambda sent: size(sent.recorded_bytes)),
@@ -72,12 +73,12 @@ def communication_table(summary: Summary) -> Table:
         [sent for cell in summary.cells for sent in communication(cell)],
         columns,
         notes=(
-            "By each rank, with ring algorithms. recorded: from the payloads of all collectives in the last step of the"
-            " phase window, by torch's flight recorder; n/a without a phase window, and where the recorder lost a part"
-            " of it. formula: after arXiv:1910.02054 and arXiv:2304.11277, as torch 2.13, accelerate 1.15 and DeepSpeed"
-            " 0.19 apply it; n/a for your own accelerate config. gloo has no reduce-scatter:"
-            " torch runs an all-reduce, which sends twice as much. Recorded operations without a formula are left out"
-            " below 1 % of the payload, such as the gather of the losses.",
+            "By each rank, with ring algorithms, at the recorded batch with the highest throughput. recorded: from the"
+            " payloads of all collectives in the last step of the phase window, by torch's flight recorder; n/a without"
+            " a phase window, and where the recorder lost a part of it. formula: after arXiv:1910.02054 and"
+            " arXiv:2304.11277, as torch 2.13, accelerate 1.15 and DeepSpeed 0.19 apply it; n/a for your own accelerate"
+            " config. gloo has no reduce-scatter: torch runs an all-reduce, which sends twice as much. Recorded"
+            " operations without a formula are left out below 1 % of the payload, such as the gather of the losses.",
         ),
     )
 

@@ -64,6 +64,16 @@ def test_a_setting_with_the_name_of_a_figure_keeps_its_value() -> None:
     assert (record["setting_device"], record["device"], record["width"]) == ("mine", "cpu", 8)
 
 
+def test_a_record_says_how_often_a_step_accumulates() -> None:
+    found = records(summarize([result(batch=batch, global_batch=32) for batch in (4, 16)]))
+    assert [(record["batch"], record["accumulate"], record["batch_global"]) for record in found] == [
+        (4, 4, 32),
+        (16, 1, 32),
+    ]
+    [record] = records(summarize([result(axes={"accumulate": "mine"})]))
+    assert record["accumulate"] == "mine"
+
+
 def test_step_times_of_a_tracker_stand_beside_the_losses_of_their_steps() -> None:
     """Warm-up may go on by time, beyond the steps that were asked for."""
     warm = rank(0, (0.1, 0.2, 0.3)).model_copy(update={"warmup_losses": (9.0, 8.0, 7.0, 6.0, 5.0)})
