@@ -164,7 +164,7 @@ def resumes(store: "Store", *, best: bool) -> str | None:
 
     Paths are relative to the current folder where they are below it, as in a job, which gets absolute ones.
     """
-    from bench.matrix.select import conditions
+    from bench.matrix.select import options
     from bench.report.tables.advice import BEST
     from bench.store.run_folder import MATRIX
 
@@ -175,9 +175,7 @@ def resumes(store: "Store", *, best: bool) -> str | None:
     here, plain = Path.cwd(), Path(os.path.abspath(root))
     root = plain if plain.resolve() == root.resolve() else root.resolve()  # a/link/../b may be elsewhere than a/b
     root = root.relative_to(here) if root.is_relative_to(here) else root
-    words = [str(root / MATRIX)]
-    for condition in conditions(run.plan.cells, run.planned):
-        words += ["--select", condition]
+    words = [str(root / MATRIX), *options(run.plan.cells, run.planned)]
     if (REPORTS / run.plan.matrix).resolve() != root.resolve():
         words += ["--out", str(root)]
     if (root / "slurm").is_dir():

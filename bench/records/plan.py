@@ -1,6 +1,7 @@
 """What is planned: of one cell of a matrix, and of a run."""
 
-from typing import Annotated
+from collections.abc import Collection
+from typing import Annotated, Self
 
 from pydantic import Field, JsonValue
 
@@ -26,6 +27,11 @@ class CellPlan(Frozen):
     def batch_axis(self) -> tuple[int | str, ...]:
         """The batches as a matrix writes them: ``(1, 2, "probe")``."""
         return (*self.batches, *(["probe"] if self.search else []))
+
+    def only(self, batches: Collection[int | str]) -> Self:
+        """The same with those of its batches that are among ``batches``, which are as in ``batch_axis``."""
+        kept = tuple(batch for batch in self.batches if batch in batches)
+        return self.model_copy(update={"batches": kept, "search": self.search and "probe" in batches})
 
     @property
     def label(self) -> str:
