@@ -56,5 +56,15 @@ def test_a_report_goes_on_with_the_batches_and_cells_that_were_asked_for(tmp_pat
     assert said.exit_code == 0, said.output
     written = (tmp_path / "run/report.md").read_text()
     assert f"Reproduce: `bench run {tmp_path}/run/matrix.yaml {asked} --out {tmp_path}/run-again`" in written
-    assert f"`bench run {tmp_path}/run/matrix.yaml {asked} --out {tmp_path}/run measure.launches=5`" in written
     assert "missing" not in written
+
+
+def test_a_report_of_best_says_why_it_ended_and_repeats_what_was_asked(tmp_path: Path) -> None:
+    (tmp_path / "m.yaml").write_text(QUICK)
+    asked = ["--best", "--settle", "0.1%", "--budget", "2s"]
+    said = CliRunner().invoke(app, ["run", str(tmp_path / "m.yaml"), *asked, "--out", str(tmp_path / "run")])
+    assert said.exit_code == 0, said.output
+    written = (tmp_path / "run/report.md").read_text()
+    again = f"Reproduce: `bench run {tmp_path}/run/matrix.yaml --best --out {tmp_path}/run-again"
+    assert f"{again} --settle 0.1% --budget 2s`" in written
+    assert "The budget of 2 s is spent: the same command goes on with a new one" in written

@@ -274,7 +274,7 @@ def test_no_attempt_begins_after_the_budget(tmp_path: Path) -> None:
     ranks = Rated()
     best = hunted(tmp_path / "run", plans_of(2), ranks, budget_s=3.5, clock=lambda: float(len(ranks.order)))
     assert (best.ended, len(ranks.order)) == ("budget", 4)
-    assert any("the budget is spent" in line for line in certificate(best))
+    assert any("The budget of 4 s is spent: the same command goes on" in line for line in certificate(best))
     [answer] = best.answers
     assert answer.within > 0.05
 

@@ -390,8 +390,10 @@ def rests_on(found: Sequence[Setting], variations: Sequence[LaunchVariation]) ->
     return f"Ratios rest on {what}, and on how much they vary."
 
 
-def measured_how(summary: Summary, found: Sequence[Setting], matrices: Matrices, *, short: bool = False) -> Lines:
-    """Where and how it was measured, what the ratios rest on, and how to do it again."""
+def measured_how(
+    summary: Summary, found: Sequence[Setting], matrices: Matrices, *, asked: str = "", short: bool = False
+) -> Lines:
+    """Where and how it was measured, what the ratios rest on, and how to do it again: with ``asked``, options."""
     shared = {name: setting(name, value) for name, value in summary.shared.items() if value is not None}
     what = " ".join(shared[name] for name in ("workload", "preset") if name in shared)
     steps = f"{shared['steps']} steps" if "steps" in shared else ""
@@ -413,7 +415,7 @@ def measured_how(summary: Summary, found: Sequence[Setting], matrices: Matrices,
         "; ".join(text for text in made_by if UNKNOWN not in text.split()),
         f"{run_in_words(summary)}.",
         rests_on(found, summary.variations),
-        f"Reproduce: `bench {again} {elsewhere(commands[0], 'again')}`." if len(commands) == 1 else imported,
+        f"Reproduce: `bench {again} {elsewhere(commands[0], 'again')}{asked}`." if len(commands) == 1 else imported,
         "All sections: `bench report --full`.",
     )
     kept = (lines[0], *lines[-2:]) if short else lines
