@@ -65,6 +65,7 @@ def collect(stores: "Sequence[Store]", claims: "Sequence[Claim] | None" = None) 
     bests = {name: best for name, store in by_name.items() if (best := store.best()) is not None}
     absent = {name: _missing(store, runs[name], results[name], probes[name]) for name, store in by_name.items()}
     absent = {name: without_ruled_out(cells, bests.get(name)) for name, cells in absent.items()}
+    running = {name for name, store in by_name.items() if store.is_in_use()}
     of_all, searches = merge_runs.merge(results, probes)
     plans = [run.plan if run else None for run in runs.values()]
     report = Report(
@@ -75,7 +76,7 @@ def collect(stores: "Sequence[Store]", claims: "Sequence[Claim] | None" = None) 
             free=frozenset[str]().union(*map(choices_of, plans)),
         ),
         missing=[
-            replace(cell, axes={RUN: name, **cell.axes}) if len(stores) > 1 else cell
+            replace(cell, running=name in running, axes={**({RUN: name} if len(stores) > 1 else {}), **cell.axes})
             for name, cells in absent.items()
             for cell in cells
         ],

@@ -26,6 +26,10 @@ class Missing:
     """How many launches these batches have, and how many are planned; None: they have no result at all."""
     walked_to: int | None = None
     """The largest batch that the search's walk trained; None without one."""
+    best: bool = False
+    """Whether it is all that `bench run --best` may still need, in the place of cells."""
+    running: bool = False
+    """Whether a process is measuring it."""
 
 
 def missing(
@@ -64,9 +68,11 @@ def missing(
 
 
 def without_ruled_out(cells: Sequence[Missing], best: Best | None) -> tuple[Missing, ...]:
-    """Without what `bench run --best` did not need to measure."""
-    ruled_out = best.cells if best is not None and best.ended else ()
-    return tuple(cell for cell in cells if cell.cell_id not in ruled_out)
+    """Without what `bench run --best` did not need to measure. If it has not ended, nobody knows what that is."""
+    if best is None:
+        return tuple(cells)
+    rest = [Missing(cell_id=best.cells[0], axes={}, batches=(), best=True)] if best.cells and not best.ended else []
+    return (*(cell for cell in cells if cell.cell_id not in best.cells), *rest)
 
 
 def _too_few(plan: CellPlan, results: Sequence[Result], probes: Sequence[Probe]) -> Iterator[Missing]:

@@ -99,6 +99,10 @@ class Store:
             self._prepare(machine, cells, matrix_text, plan, batches or {})
             yield
 
+    def is_in_use(self) -> bool:
+        """Whether another process measures in this folder."""
+        return run_lock.is_held(self.root)
+
     def _prepare(
         self,
         machine: Machine,

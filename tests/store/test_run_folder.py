@@ -437,3 +437,13 @@ def test_a_run_has_the_batches_that_any_of_its_commands_selected(tmp_path: Path)
             run = store.plan()
             assert run is not None
             assert [(one.batches, one.search) for one in run.planned] == [(batches, batches != (2,))]
+
+
+def test_a_folder_is_in_use_while_another_process_holds_its_lock(tmp_path: Path) -> None:
+    store = Store(tmp_path / "run")
+    assert not store.is_in_use()
+    with store.open(MACHINE, [A.attempt.cell], ""):
+        assert not store.is_in_use()
+        (store.root / ".lock").write_text("1")
+        assert store.is_in_use()
+    assert not store.is_in_use()

@@ -44,7 +44,7 @@ def advice_sentences(
     lines = [
         line
         for each in shown
-        for line in _sentences(summary, each, doubted, known, unfinished_words(missing_of(each, known, missing)))
+        for line in _sentences(summary, each, doubted, known, missing_of(each, known, missing))
     ]
     if left := [task for task in advice if not any(task is each for each in shown)]:
         alone = sum(map(_is_alone, left)) or "none"
@@ -79,6 +79,8 @@ def missing_of(advice: Advice, matrices: Matrices, missing: Sequence[Missing]) -
 
 def unfinished_words(missing: Sequence[Missing]) -> str:
     """``4 attempts are missing and 1 search has not ended``; empty where all is measured."""
+    if any(cell.best for cell in missing):
+        return "--best has not ended"
     attempts = sum(len(cell.batches) for cell in missing if cell.launches is None)
     searches = sum(cell.search for cell in missing)
     parts = [f"{counted(attempts, 'attempt')} {'is' if attempts == 1 else 'are'} missing"] if attempts else []
@@ -86,15 +88,22 @@ def unfinished_words(missing: Sequence[Missing]) -> str:
     return " and ".join(parts)
 
 
+def goes_on(command: str, missing: Sequence[Missing]) -> str:
+    """What measures the rest."""
+    running = any(cell.running for cell in missing)
+    return "a process is still measuring" if running else f"`bench run {command}` goes on"
+
+
 def answer(summary: Summary, advice: Advice, matrices: Matrices, missing: Sequence[Missing] = ()) -> tuple[str, ...]:
     """The answer of one task in a sentence; then what it rests on, and what would make it surer. Without the
     alternatives."""
-    unfinished = unfinished_words(missing_of(advice, matrices, missing))
-    lead = list(_lead(summary, advice, causes(summary), matrices, unfinished))
+    left = missing_of(advice, matrices, missing)
+    unfinished = unfinished_words(left)
+    lead = list(_lead(summary, advice, causes(summary), matrices, left))
     task = _begin(advice)
     if advice.chosen is not None and unfinished:
-        goes_on = f"`bench run {_matrix_of(advice.chosen, matrices)}` goes on."
-        return (f"{task}no advice yet: {unfinished}.", *lead[1:], goes_on)
+        last = _sentence(goes_on(_matrix_of(advice.chosen, matrices), left))
+        return (f"{task}no advice yet: {unfinished}.", *lead[1:], f"{last}.")
     if advice.chosen is not None:
         first = f"{task}{_choose(summary, advice, advice.chosen)}."
         caveats = _caveats(advice, advice.chosen, causes(summary) if advice.unsure else {}).strip()
@@ -114,10 +123,10 @@ def in_task(advice: Advice) -> str:
 
 
 def _sentences(
-    summary: Summary, advice: Advice, doubted: Mapping[RowId, str], matrices: Matrices, unfinished: str
+    summary: Summary, advice: Advice, doubted: Mapping[RowId, str], matrices: Matrices, missing: Sequence[Missing]
 ) -> Iterator[str]:
-    yield from _lead(summary, advice, doubted, matrices, unfinished)
-    if unfinished and advice.chosen is not None:
+    yield from _lead(summary, advice, doubted, matrices, missing)
+    if unfinished_words(missing) and advice.chosen is not None:
         return
     headroom = advice.headroom
     for row in advice.alternatives:
@@ -132,10 +141,10 @@ def _sentences(
 
 
 def _lead(
-    summary: Summary, advice: Advice, doubted: Mapping[RowId, str], matrices: Matrices, unfinished: str
+    summary: Summary, advice: Advice, doubted: Mapping[RowId, str], matrices: Matrices, missing: Sequence[Missing]
 ) -> Iterator[str]:
     """The answer, and what it rests on."""
-    task, headroom = _begin(advice), advice.headroom
+    task, headroom, unfinished = _begin(advice), advice.headroom, unfinished_words(missing)
     if advice.invalid:
         yield f'{task}no row to recommend: the measured ones are invalid, see "{DOUBTS}".'
     elif advice.search_ends:
@@ -146,8 +155,8 @@ def _lead(
     else:
         chosen = advice.chosen
         if unfinished:
-            goes_on = f"`bench run {_matrix_of(chosen, matrices)}` goes on"
-            yield f'{task}no advice yet: {unfinished}, see "Not measured"; {goes_on}.'
+            more = goes_on(_matrix_of(chosen, matrices), missing)
+            yield f'{task}no advice yet: {unfinished}, see "Not measured"; {more}.'
             if "search" not in unfinished:  # else its own next batch may be faster
                 leading = f"{task}leading so far: " if task else "Leading so far: "
                 yield f"{leading}{_choice(summary, advice, chosen)}: {_figures(summary, advice, chosen)}."

@@ -32,7 +32,7 @@ from bench.report.naming import (
 )
 from bench.report.rows import CellRows, Row, RowId, Summary
 from bench.report.speedup import between
-from bench.report.tables.advice import Matrices, answer, elsewhere, missing_of, unfinished_words
+from bench.report.tables.advice import Matrices, answer, elsewhere, goes_on, missing_of, unfinished_words
 from bench.report.tables.claims import finding
 from bench.report.tables.doubts import TITLE as DOUBTS
 from bench.report.tables.header import (
@@ -139,8 +139,8 @@ def answer_section(summary: Summary, advice: Sequence[Advice], matrices: Matrice
     if not answers:
         words, commands = unfinished_words(missing), sorted(set(matrices.values()))
         title = f"No advice yet: {words}" if words else "Nothing to recommend"
-        goes_on = [f"`bench run {commands[0]}` goes on."] if words and len(commands) == 1 else []
-        return Lines(title=title, lines=("No attempt was measured in full.", *goes_on))
+        more = [f"{goes_on(commands[0], missing)}."] if words and len(commands) == 1 else []
+        return Lines(title=title, lines=("No attempt was measured in full.", *more))
     if len(answers) == 1 and len(answers[0]) > 1:
         heading = answers[0][0].rstrip(".")
         return Lines(title=heading[0].upper() + heading[1:], lines=tuple(answers[0][1:]))
