@@ -43,6 +43,11 @@ class CellPlan(Frozen):
 COST_OPTIONS = ("attention", "grad_ckpt")
 """Fields that change what a step costs, and not its losses, of workloads that do not name theirs."""
 
+RUN = "run"
+"""The axis that a report of several runs adds."""
+RESERVED = (RUN, "workload", "memory_limit_bytes")
+"""Settings of every row of a report: no option or placeholder can have their names."""
+
 
 class RunPlan(Frozen):
     """The matrix of a run, as the last command of the run read it. Reports and the command that resumes read this."""
