@@ -88,16 +88,28 @@ class Store:
         """
         try:
             self.root.mkdir(parents=True, exist_ok=True)
-            others = [one for one in self.root.iterdir() if one.name[0] != "." and one.name != "slurm"]  # listed first
+        except OSError as error:
+            raise disk.refused(self.root, error) from error
+        self.check()
+        with run_lock.held(self.root, shared=shared), disk.said_once(self.root):
+            self._prepare(machine, cells, matrix_text, plan, batches or {})
+            yield
+
+    def check(self) -> None:
+        """Leaves nothing behind.
+
+        Raises:
+            InputError: the folder cannot be made or written, or holds something else.
+        """
+        try:
+            disk.check_folder(self.root)
+            others = [one for one in self.root.glob("*") if one.name[0] != "." and one.name != "slurm"]  # listed first
             if others and not (self.root / "run.json").exists() and not self._holds_results():
                 raise InputError(
                     "holds other files and no run", where=str(self.root), fix="choose another folder with --out"
                 )
         except OSError as error:
             raise disk.refused(self.root, error) from error
-        with run_lock.held(self.root, shared=shared), disk.said_once(self.root):
-            self._prepare(machine, cells, matrix_text, plan, batches or {})
-            yield
 
     def is_in_use(self) -> bool:
         """Whether another process measures in this folder."""

@@ -42,9 +42,7 @@ def advice_sentences(
     doubted, known = causes(summary), matrices or {}
     shown = _worth_showing(advice)
     lines = [
-        line
-        for each in shown
-        for line in _sentences(summary, each, doubted, known, missing_of(each, known, missing))
+        line for each in shown for line in _sentences(summary, each, doubted, known, missing_of(each, known, missing))
     ]
     if left := [task for task in advice if not any(task is each for each in shown)]:
         alone = sum(map(_is_alone, left)) or "none"

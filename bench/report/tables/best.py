@@ -76,7 +76,9 @@ def certificate(
         yield f"No answer for {listed(best.unanswered)}: nothing that could be one was measured in full."
     left = any(answer.ruled_out.get(by) for answer in best.answers for by in NOT_MEASURED)
     rest = " Leave out --best to measure the rest." if left or best.ended == "budget" else ""
-    made = f"{counted(best.attempts, 'launch')} in {duration(best.took_s)}; the matrix has {counted(best.of, 'setting')}."
+    made = (
+        f"{counted(best.attempts, 'launch')} in {duration(best.took_s)}; the matrix has {counted(best.of, 'setting')}."
+    )
     yield f"{made}{_why_wider(best)}{rest}"
 
 
@@ -90,7 +92,9 @@ def _why_wider(best: Best) -> str:
     if not best.frugal:
         return f" It ended before {asked} was certain: {much}."
     late = "late in a run, a wider share is enough" if best.ended == "certified" else much
-    return f" It ended before {asked} was certain: {late} (`bench guide best`); --settle {100 * best.margin:g}% goes on."
+    return (
+        f" It ended before {asked} was certain: {late} (`bench guide best`); --settle {100 * best.margin:g}% goes on."
+    )
 
 
 def _within(answer: Fastest) -> str:
