@@ -67,6 +67,7 @@ def collect(stores: "Sequence[Store]", claims: "Sequence[Claim] | None" = None) 
         name: _missing(store, runs[name], results[name], probes[name], bests.get(name))
         for name, store in by_name.items()
     }
+    running = {name for name, store in by_name.items() if store.is_in_use()}
     of_all, searches = merge_runs.merge(results, probes)
     plans = [run.plan if run else None for run in runs.values()]
     report = Report(
@@ -77,7 +78,7 @@ def collect(stores: "Sequence[Store]", claims: "Sequence[Claim] | None" = None) 
             free=frozenset[str]().union(*map(choices_of, plans)),
         ),
         missing=[
-            replace(cell, axes={RUN: name, **cell.axes}) if len(stores) > 1 else cell
+            replace(cell, running=name in running, axes={**({RUN: name} if len(stores) > 1 else {}), **cell.axes})
             for name, cells in absent.items()
             for cell in cells
         ],
@@ -102,9 +103,9 @@ def collect(stores: "Sequence[Store]", claims: "Sequence[Claim] | None" = None) 
 
 def _missing(
     store: "Store", run: "Run | None", results: "Sequence[Result]", probes: "Sequence[Probe]", best: "Best | None"
-) -> "list[Missing]":
+) -> "tuple[Missing, ...]":
     """What is planned and has no result yet, and how far the walks of its searches got."""
-    from bench.report.missing import missing
+    from bench.report.missing import missing, without_ruled_out
 
     planned = run.planned if run is not None else []
     walks = {plan.cell.id: store.walked(plan.cell) for plan in planned if plan.search}
@@ -113,8 +114,7 @@ def _missing(
         for cell, ranks in walks.items()
         if ranks and all(rank.footprints for rank in ranks)
     }
-    ruled_out = best.cells if best is not None and best.ended else ()  # --best did not need to measure them
-    return [cell for cell in missing(planned, results, probes, reached) if cell.cell_id not in ruled_out]
+    return without_ruled_out(missing(planned, results, probes, reached), best)
 
 
 def _logs(store: "Store", results: "Sequence[Result]") -> "dict[str, Files]":
@@ -167,7 +167,7 @@ def resumes(store: "Store", *, best: bool) -> str | None:
 
     Paths are relative to the current folder where they are below it, as in a job, which gets absolute ones.
     """
-    from bench.matrix.select import conditions
+    from bench.matrix.select import options
     from bench.report.tables.advice import BEST
     from bench.store.run_folder import MATRIX
 
@@ -178,9 +178,7 @@ def resumes(store: "Store", *, best: bool) -> str | None:
     here, plain = Path.cwd(), Path(os.path.abspath(root))
     root = plain if plain.resolve() == root.resolve() else root.resolve()  # a/link/../b may be elsewhere than a/b
     root = root.relative_to(here) if root.is_relative_to(here) else root
-    words = [str(root / MATRIX)]
-    for condition in conditions(run.plan.cells, run.planned):
-        words += ["--select", condition]
+    words = [str(root / MATRIX), *options(run.plan.cells, run.planned)]
     if (REPORTS / run.plan.matrix).resolve() != root.resolve():
         words += ["--out", str(root)]
     if (root / "slurm").is_dir():

@@ -17,6 +17,8 @@ from bench.units import percent, size
 
 MOST_DETAILED = 8
 """Cells with all details: the backends of one setting."""
+AS_FOR_GPUS = " (as for GPUs, since accelerate's type for CPUs starts one process; bench keeps ranks on the CPU itself)"
+"""Of the config of several ranks on a CPU."""
 
 
 def lines(matrix: Matrix, plans: Sequence[CellPlan], hardware: Hardware, user: Mapping[str, str]) -> list[str]:
@@ -64,7 +66,9 @@ def _cell(
     ]
     for name in ("accelerate.yaml", "deepspeed.json"):
         if name in files:
-            shown += [f"  {name}:", *(f"    {line}" for line in files[name].splitlines())]
+            several = name == "accelerate.yaml" and backends.backend_of(cell).family != "single"
+            why = AS_FOR_GPUS if several and hardware.device == "cpu" else ""
+            shown += [f"  {name}{why}:", *(f"    {line}" for line in files[name].splitlines())]
     return shown
 
 

@@ -271,7 +271,9 @@ def _measure(
         raise typer.Exit(code)
     if how.dry_run:
         from bench.cli import dry_run as preview
+        from bench.store.run_folder import Store
 
+        Store(folder).check()
         typer.echo("\n".join(preview.lines(matrix, plans, hardware, os.environ)))
         typer.echo(f"{counted(len(plans), 'cell')}; nothing was launched. Results would be in {folder}")
         return

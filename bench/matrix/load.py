@@ -43,6 +43,7 @@ from bench.matrix.yaml_file import Key, Places, canonical, dotted, place_of, ref
 from bench.records.base import Device
 from bench.records.cell import Measure
 from bench.records.machine import Hardware
+from bench.records.plan import RESERVED
 from bench.units import memory_size
 from bench.workloads import Definition
 
@@ -179,6 +180,7 @@ def _resolve(file: MatrixFile, places: Places, folder: Path, changed: frozenset[
     script.check(file, places, hardware.device)
     script.check_axes(file, places)
     workload = workload_choice.workload_of(file, places)
+    _refuse_reserved(file, list(workload.Config.model_fields), places)
     check_names(file.workload.options, ("workload",), list(workload.Config.model_fields), places)
     names = list(dict.fromkeys([*OWN_AXES, *workload.Config.model_fields, *Training.model_fields]))
     check_names(file.matrix, ("matrix",), names, places, file.fix_for_axis)
@@ -233,6 +235,22 @@ def _resolve(file: MatrixFile, places: Places, folder: Path, changed: frozenset[
     )
     told = tuple(note for config in configs.values() for note in config.notes)
     return matrix.model_copy(update={"notes": (*_notes(matrix, workload, hardware), *told)})
+
+
+def _refuse_reserved(file: MatrixFile, options: Sequence[str], places: Places) -> None:
+    """Raises InputError for an option of the workload, or a placeholder of the script, that a report would mix up."""
+    if not (taken := [name for name in RESERVED if name in options]):
+        return
+    name = taken[0]
+    axes = [key for key in places if key[-1:] == (name,) and key[0] in ("matrix", "defaults", "include")]
+    words = [("command", index) for index, word in enumerate(file.command or ()) if f"{{{name}}}" in word]
+    fix = f"choose another name, such as {name}_id"
+    raise refusal(
+        f"{name!r} cannot be the name of {'a placeholder' if words else 'an option'}: reports use it themselves",
+        places,
+        [*axes, *words, ("workload", "name")][0],
+        fix=f"{fix}, also in the command: {{{name}_id}}" if words else fix,
+    )
 
 
 def _check_choices(file: MatrixFile, places: Places) -> None:

@@ -47,31 +47,44 @@ def narrow(
     batches: dict[str, list[int | str]] = {}
     for plan, batch in points:
         batches.setdefault(plan.cell.id, []).append(batch)
-    return [
-        plan.model_copy(
-            update={
-                "batches": tuple(batch for batch in plan.batches if batch in batches[plan.cell.id]),
-                "search": "probe" in batches[plan.cell.id],
-            }
-        )
-        for plan in plans
-        if plan.cell.id in batches
-    ]
+    return [plan.only(batches[plan.cell.id]) for plan in plans if plan.cell.id in batches]
 
 
-def conditions(every: Sequence[CellPlan], kept: Sequence[CellPlan]) -> list[str]:
-    """The conditions of --select that leave just the cells ``kept`` of ``every``. None where all are kept, or where
-    no such conditions are."""
-    found = []
-    for name in every[0].axes if every else ():
-        ours = {canonical(plan.axes.get(name)): plan.axes.get(name) for plan in kept}
-        if len(ours) < len({canonical(plan.axes.get(name)) for plan in every}):
-            found.append(f"{name}={','.join(map(_written, ours.values()))}")
+def options(every: Sequence[CellPlan], kept: Sequence[CellPlan]) -> list[str]:
+    """``--select``, ``backend=ddp``: what leaves just ``kept`` of ``every``. Nothing where all are kept, or where axes
+    do not tell cells apart."""
+    settings = {(plan.cell.id, batch): _settings(plan, batch) for plan in every for batch in plan.batch_axis}
+    names = [*dict.fromkeys(name for plan in every for name in plan.axes), "batch"]
+    points = {
+        point: {name: canonical(of_point.get(name)) for name in names if name in of_point}
+        for point, of_point in settings.items()
+    }
+    left = {(plan.cell.id, batch) for plan in kept for batch in plan.batch_axis}
+    select, exclude, rest = list[str](), list[str](), set(points) - left
+    for name in names:
+        values = {points[point].get(name): settings[point].get(name) for point in points if point in left}
+        out = {point for point in rest if points[point].get(name) not in values}
+        if out:
+            select.append(f"{name}={','.join(map(_written, values.values()))}")
+            rest -= out
+    for point, of_point in points.items():
+        if point not in rest:
+            continue
+        conditions = of_point
+        for name in names:  # the fewest conditions that no kept point meets
+            fewer = {key: value for key, value in conditions.items() if key != name}
+            if not any(fewer.items() <= points[other].items() for other in left):
+                conditions = fewer
+        rest = {other for other in rest if not conditions.items() <= points[other].items()}
+        exclude.append(" ".join(f"{name}={_written(settings[point][name])}" for name in conditions))
     try:
-        left = narrow(every, select=found)
+        found = narrow(every, select=select, exclude=exclude)
     except InputError:
         return []
-    return found if [plan.cell.id for plan in left] == [plan.cell.id for plan in kept] else []
+    if [(plan.cell.id, plan.batch_axis) for plan in found] != [(plan.cell.id, plan.batch_axis) for plan in kept]:
+        return []
+    given = (("--select", select), ("--exclude", exclude))
+    return [word for option, texts in given for text in texts for word in (option, text)]
 
 
 def _written(value: JsonValue) -> str:

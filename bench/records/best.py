@@ -53,6 +53,10 @@ class Best(Frozen):
 
     margin: Positive
     """The share that was asked for."""
+    frugal: bool = True
+    """Whether it is the default, and a wider one enough late in a run."""
+    budget_s: Positive | None = None
+    """Of --budget."""
     confidence: Share
     ended: Ended | None = None
     """null: it was interrupted."""
@@ -69,3 +73,9 @@ class Best(Frozen):
     """Tasks of which nothing was launched in full."""
     cells: tuple[str, ...] = ()
     """Ids of the cells that were candidates."""
+
+    @property
+    def options(self) -> str:
+        """What the command asked for beside --best: `` --settle 1% --budget 90s``."""
+        settle = "" if self.frugal else f" --settle {100 * self.margin:g}%"
+        return settle + (f" --budget {self.budget_s:g}s" if self.budget_s else "")

@@ -1,6 +1,7 @@
 """What is planned: of one cell of a matrix, and of a run."""
 
-from typing import Annotated
+from collections.abc import Collection
+from typing import Annotated, Self
 
 from pydantic import Field, JsonValue
 
@@ -27,6 +28,11 @@ class CellPlan(Frozen):
         """The batches as a matrix writes them: ``(1, 2, "probe")``."""
         return (*self.batches, *(["probe"] if self.search else []))
 
+    def only(self, batches: Collection[int | str]) -> Self:
+        """The same with those of its batches that are among ``batches``, which are as in ``batch_axis``."""
+        kept = tuple(batch for batch in self.batches if batch in batches)
+        return self.model_copy(update={"batches": kept, "search": self.search and "probe" in batches})
+
     @property
     def label(self) -> str:
         """``fsdp num_cams=1 attention=sdpa grad_ckpt=true``."""
@@ -36,6 +42,11 @@ class CellPlan(Frozen):
 
 COST_OPTIONS = ("attention", "grad_ckpt")
 """Fields that change what a step costs, and not its losses, of workloads that do not name theirs."""
+
+RUN = "run"
+"""The axis that a report of several runs adds."""
+RESERVED = (RUN, "workload", "memory_limit_bytes")
+"""Settings of every row of a report: no option or placeholder can have their names."""
 
 
 class RunPlan(Frozen):

@@ -6,6 +6,7 @@ from collections.abc import Container, Mapping, Sequence
 
 from pydantic import JsonValue
 
+from bench.records import plan
 from bench.records.cell import Cell
 from bench.records.json_diff import differing_keys, same
 from bench.records.machine import Hardware, Machine
@@ -18,7 +19,7 @@ PARTIAL = SEEN_WHEN_MEASURED | {"weights"}
 """Fields that one side alone may know: `train.weights` does not apply to every backend."""
 ID = "cell id"
 """The setting that tells cells apart which no other one does. No option has a name with a space."""
-RUN = "run"
+RUN = plan.RUN
 """The axis, and the controlled variable, that `merge_runs` adds where two runs hold the same cell."""
 
 

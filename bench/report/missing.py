@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from pydantic import JsonValue
 
+from bench.records.best import Best
 from bench.records.outcome import KINDS, Result
 from bench.records.plan import CellPlan
 from bench.records.verdict import Probe, Verdict
@@ -25,6 +26,10 @@ class Missing:
     """How many launches these batches have, and how many are planned; None: they have no result at all."""
     walked_to: int | None = None
     """The largest batch that the search's walk trained; None without one."""
+    best: bool = False
+    """Whether it is all that `bench run --best` may still need, in the place of cells."""
+    running: bool = False
+    """Whether a process is measuring it."""
 
 
 def missing(
@@ -60,6 +65,14 @@ def missing(
             cells.append(Missing(cell_id=cell_id, axes=plan.axes, batches=batches, search=search, walked_to=walk))
         cells += _too_few(plan, [result for result in results if result.attempt.cell.id == cell_id], probes)
     return tuple(cells)
+
+
+def without_ruled_out(cells: Sequence[Missing], best: Best | None) -> tuple[Missing, ...]:
+    """Without what `bench run --best` did not need to measure. If it has not ended, nobody knows what that is."""
+    if best is None:
+        return tuple(cells)
+    rest = [Missing(cell_id=best.cells[0], axes={}, batches=(), best=True)] if best.cells and not best.ended else []
+    return (*(cell for cell in cells if cell.cell_id not in best.cells), *rest)
 
 
 def _too_few(plan: CellPlan, results: Sequence[Result], probes: Sequence[Probe]) -> Iterator[Missing]:

@@ -192,7 +192,7 @@ def next_look(
             steps.append(challenge)
     if steps and not stop:
         _, arm, is_full = max(steps)
-        what = "it may be the fastest" if not full[arm] else "launching again what decides"
+        what = "a first launch of the most promising one" if not full[arm] else "launching again what decides"
         return Next(arm, is_full, what, n_open)
     certified = bool(answers) and all(sum(answer.chances.values()) <= 1 - CONFIDENCE for answer in answers)
     return Done(tuple(answers), certified=certified)

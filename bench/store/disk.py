@@ -5,6 +5,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from bench.errors import InputError
 
@@ -30,6 +31,13 @@ def check(folder: Path) -> None:
         _allocate(more)
     finally:
         more.unlink(missing_ok=True)
+
+
+def check_folder(folder: Path) -> None:
+    """Raises OSError if the folder cannot be made, or nothing can be written to it."""
+    existing = next(one for one in (folder, *folder.absolute().parents) if one.exists())
+    with TemporaryDirectory(prefix=".bench-", dir=existing):
+        pass
 
 
 @contextmanager

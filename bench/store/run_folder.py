@@ -7,7 +7,7 @@ the files of bench/store/spool.py. While a run uses the folder, `.room` reserves
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -43,14 +43,17 @@ class Run(Frozen):
     machine: Machine
     cells: tuple[Annotated[str, Field(pattern=SLUG)], ...]
     """Slugs of the cells that commands selected, in the order of the matrix."""
+    batches: dict[str, tuple[int | str, ...]] = Field(default_factory=dict)
+    """Which of their batches commands selected, as in `CellPlan.batch_axis`; of a cell that is not listed, all."""
     plan: RunPlan | None = None
     """None for imported figures, and for a folder that only audits have used."""
 
     @property
     def planned(self) -> list[CellPlan]:
-        """The cells of the matrix that commands selected."""
+        """The cells of the matrix that commands selected, with the batches that they selected."""
         slugs = set(self.cells)
-        return [plan for plan in (self.plan.cells if self.plan else ()) if plan.cell.slug in slugs]
+        plans = [plan for plan in (self.plan.cells if self.plan else ()) if plan.cell.slug in slugs]
+        return [plan.only(self.batches.get(plan.cell.slug, plan.batch_axis)) for plan in plans]
 
 
 class Store:
@@ -69,10 +72,15 @@ class Store:
         matrix_text: str | None,
         *,
         plan: RunPlan | None = None,
+        batches: Mapping[str, tuple[int | str, ...]] | None = None,
         shared: bool = False,
     ) -> Iterator[None]:
-        """Lock the folder for one run, creating it where needed; ``shared`` with others that claim each of their cells.
-        Imported figures have no matrix. Without one, the stored matrix and plan stay.
+        """Lock the folder for one run, creating it where needed. Imported figures have no matrix. Without one, the
+        stored matrix and plan stay.
+
+        Args:
+            batches: of these cells, by slug; see `Run.batches`.
+            shared: with others that claim each of their cells.
 
         Raises:
             InputError: another run uses it, its machine is unlike this one, or it cannot be written, now or later
@@ -80,18 +88,41 @@ class Store:
         """
         try:
             self.root.mkdir(parents=True, exist_ok=True)
-            others = [one for one in self.root.iterdir() if one.name[0] != "." and one.name != "slurm"]  # listed first
+        except OSError as error:
+            raise disk.refused(self.root, error) from error
+        self.check()
+        with run_lock.held(self.root, shared=shared), disk.said_once(self.root):
+            self._prepare(machine, cells, matrix_text, plan, batches or {})
+            yield
+
+    def check(self) -> None:
+        """Leaves nothing behind.
+
+        Raises:
+            InputError: the folder cannot be made or written, or holds something else.
+        """
+        try:
+            disk.check_folder(self.root)
+            others = [one for one in self.root.glob("*") if one.name[0] != "." and one.name != "slurm"]  # listed first
             if others and not (self.root / "run.json").exists() and not self._holds_results():
                 raise InputError(
                     "holds other files and no run", where=str(self.root), fix="choose another folder with --out"
                 )
         except OSError as error:
             raise disk.refused(self.root, error) from error
-        with run_lock.held(self.root, shared=shared), disk.said_once(self.root):
-            self._prepare(machine, cells, matrix_text, plan)
-            yield
 
-    def _prepare(self, machine: Machine, cells: Sequence[Cell], matrix_text: str | None, plan: RunPlan | None) -> None:
+    def is_in_use(self) -> bool:
+        """Whether another process measures in this folder."""
+        return run_lock.is_held(self.root)
+
+    def _prepare(
+        self,
+        machine: Machine,
+        cells: Sequence[Cell],
+        matrix_text: str | None,
+        plan: RunPlan | None,
+        batches: Mapping[str, tuple[int | str, ...]],
+    ) -> None:
         earlier, file = self.plan(), self.root / "run.json"
         if earlier is not None and (differences := earlier.machine.unlike(machine)):
             raise InputError(
@@ -114,7 +145,11 @@ class Store:
             if slugs != before:
                 self._add(earlier.model_copy(update={"cells": slugs}))
             return
-        spool.write(file, Run(machine=machine, cells=slugs, plan=plan))
+        both = dict(earlier.batches) if earlier else {}
+        for slug, chosen in batches.items():
+            if slug not in before or slug in both:  # else all of them are chosen already
+                both[slug] = tuple(dict.fromkeys((*both.get(slug, ()), *chosen)))
+        spool.write(file, Run(machine=machine, cells=slugs, batches=both, plan=plan))
         newest_run.become(file)
         if matrix_text is not None:
             spool.write_text(self.root / MATRIX, matrix_text)

@@ -34,13 +34,33 @@ def held(root: Path, *, shared: bool = False) -> Iterator[None]:
         os.close(lock)
 
 
+def is_held(root: Path) -> bool:
+    """Whether another process holds the lock alone."""
+    try:
+        lock = os.open(root / ".lock", os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return _holder(lock) != str(os.getpid())
+    except OSError:
+        return False
+    finally:
+        os.close(lock)
+    return False
+
+
+def _holder(lock: int) -> str:
+    return os.pread(lock, 32, 0).decode(errors="replace").strip()
+
+
 def _lock(lock: int, root: Path, kind: int) -> None:
     try:
         fcntl.flock(lock, kind | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        holder = os.pread(lock, 32, 0).decode(errors="replace").strip()
         raise InputError(
-            f"another bench (process {holder}) is running in this folder",
+            f"another bench (process {_holder(lock)}) is running in this folder",
             where=str(root),
             fix="wait for it, or choose another folder with --out",
         ) from error

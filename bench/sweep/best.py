@@ -94,6 +94,8 @@ def find_best(sweep: Sweep, hunt: Hunt) -> Best:
         )
     asked = Best(
         margin=hunt.margin,
+        frugal=hunt.frugal,
+        budget_s=hunt.budget_s,
         confidence=CONFIDENCE,
         of=len(candidates),
         cells=tuple(dict.fromkeys(one.plan.cell.id for one in candidates)),

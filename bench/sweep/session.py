@@ -83,7 +83,8 @@ def opened(
             signal.signal(number, lambda number, _: sys.exit(128 + number))  # the clean-up below runs
     text, of_ranks = None if keep_matrix else matrix.text(folder), _sources(matrix)
     planned = None if keep_matrix else run_plan(matrix, every or plans)
-    with store.open(record, [plan.cell for plan in plans], text, plan=planned, shared=share is not None):
+    cells, batches = [plan.cell for plan in plans], {plan.cell.slug: plan.batch_axis for plan in plans}
+    with store.open(record, cells, text, plan=planned, batches=batches, shared=share is not None):
         if not keep_matrix:
             store.keep_command(_command(plans[0].cell, of_ranks))
         if learnt := calibrations.newest(record, calibrations.folder()):

@@ -26,7 +26,9 @@ def test_a_dry_run_shows_every_cell_with_what_it_would_be_launched_with(monkeypa
     output = bench("run", QUICKSTART, "--dry-run", "launch.mixed_precision=bf16").output
     for backend in ("single", "ddp", "fsdp2", "zero2"):
         assert f"{backend}-" in output
-    assert output.count("accelerate.yaml:\n") == output.count("  command of each batch: ") == 4
+    written = re.findall(r"^  accelerate\.yaml( \(as for GPUs, .*\))?:$", output, re.MULTILINE)
+    assert [bool(why) for why in written] == [False, True, True, True]
+    assert output.count("  command of each batch: ") == 4
     assert "mixed_precision: bf16" in output
     assert "fsdp_transformer_layer_cls_to_wrap: InterleavedLayer" in output
     assert output.count("use_cpu: false") == output.count("set outside the config: device cpu") == 3
@@ -43,6 +45,18 @@ def test_a_dry_run_says_how_often_each_batch_accumulates(monkeypatch: pytest.Mon
     assert "accumulate up to a global batch of 8\n" in output
     output = bench("run", QUICKSTART, "--dry-run", "--axis", "backend=ddp", "train.accumulate=2").output
     assert "set outside the config: device cpu, autocast off, accumulate 2\n" in output
+
+
+@pytest.mark.parametrize("folder", ["file", "file/run", "/proc/run", "other"])
+def test_a_dry_run_refuses_a_folder_that_a_run_could_not_use(folder: str, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "mine.txt").touch()
+    said = bench("run", QUICKSTART, "--dry-run", "--out", tmp_path / folder)
+    assert (said.exit_code, said.stdout) == (2, "")
+    assert "choose another folder with --out" in said.stderr or "--out chooses another folder" in said.stderr
+    assert bench("run", QUICKSTART, "--dry-run", "--out", tmp_path / "new/run").exit_code == 0
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["file", "other"]
 
 
 def test_a_dry_run_says_what_would_be_skipped() -> None:

@@ -1,5 +1,6 @@
 """A matrix with a command, on the command line."""
 
+import shlex
 from pathlib import Path
 
 import pytest
@@ -36,3 +37,34 @@ def test_what_needs_ranks_of_bench_says_so(words: list[str], matrix: str, tmp_pa
     assert "command: " in said.output
     assert "a script has none" in said.output
     assert not (tmp_path / "out").exists()
+
+
+QUICK = """
+command: [python, -c, "open('{out}', 'w').write('{{\\"t\\": 0.1, \\"n\\": 1}}')", "{batch}", "{mode}", "{trial}"]
+result: {step_time_s: t, num_processes: n}
+matrix: {mode: [a, b], trial: [x, y], batch: [1, 2]}
+choices: [mode, trial]
+measure: {launches: 1}
+"""
+
+
+@pytest.mark.parametrize("asked", ["--select batch=2", "--exclude 'mode=a trial=x'"])
+def test_a_report_goes_on_with_the_batches_and_cells_that_were_asked_for(tmp_path: Path, asked: str) -> None:
+    (tmp_path / "m.yaml").write_text(QUICK)
+    words = ["run", str(tmp_path / "m.yaml"), *shlex.split(asked), "--out", str(tmp_path / "run")]
+    said = CliRunner().invoke(app, words)
+    assert said.exit_code == 0, said.output
+    written = (tmp_path / "run/report.md").read_text()
+    assert f"Reproduce: `bench run {tmp_path}/run/matrix.yaml {asked} --out {tmp_path}/run-again`" in written
+    assert "missing" not in written
+
+
+def test_a_report_of_best_says_why_it_ended_and_repeats_what_was_asked(tmp_path: Path) -> None:
+    (tmp_path / "m.yaml").write_text(QUICK)
+    asked = ["--best", "--settle", "0.1%", "--budget", "2s"]
+    said = CliRunner().invoke(app, ["run", str(tmp_path / "m.yaml"), *asked, "--out", str(tmp_path / "run")])
+    assert said.exit_code == 0, said.output
+    written = (tmp_path / "run/report.md").read_text()
+    again = f"Reproduce: `bench run {tmp_path}/run/matrix.yaml --best --out {tmp_path}/run-again"
+    assert f"{again} --settle 0.1% --budget 2s`" in written
+    assert "The budget of 2 s is spent: the same command goes on with a new one" in written

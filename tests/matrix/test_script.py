@@ -205,3 +205,15 @@ def test_a_script_with_a_result_is_not_observed(load_text: LoadText) -> None:
     assert script is not None
     assert script.is_read_from_log
     assert not script.is_observed
+
+
+@pytest.mark.parametrize("name", ["run", "workload", "memory_limit_bytes"])
+@pytest.mark.parametrize("axes", ["matrix: {batch: 1, NAME: [1, 4]}\n", "matrix: {batch: 1}\ndefaults: {NAME: 1}\n"])
+def test_a_name_that_reports_use_themselves_is_refused(load_text: LoadText, name: str, axes: str) -> None:
+    """Their column would hold something else, and cells that differ in it would look the same."""
+    given = axes.replace("NAME", name)
+    with pytest.raises(InputError, match=f"'{name}' cannot be the name of a placeholder") as told:
+        load_text(text(axes=given).replace("{num_cams}", f"{{{name}}}"))
+    assert told.value.field in (f"matrix.{name}", f"defaults.{name}")
+    assert ".yaml:" in str(told.value.where)
+    assert f"such as {name}_id, also in the command: {{{name}_id}}" in str(told.value)

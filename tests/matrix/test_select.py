@@ -5,7 +5,7 @@ from toy_matrices import CPU, matrix_of, plans_of
 
 from bench.errors import InputError
 from bench.matrix import expand
-from bench.matrix.select import narrow
+from bench.matrix.select import narrow, options
 
 
 def test_a_backend_picks_cells_that_an_include_adds_too() -> None:
@@ -40,3 +40,19 @@ def test_a_value_may_hold_spaces() -> None:
     assert left(exclude=["mode=a b"]) == left(exclude=['mode="a b"']) == left(select=["mode=c"])
     assert left(exclude=["mode='a b' num_cams=1"]) == [("a b", 4), ("c", 1), ("c", 4)]
     assert left(select=["mode=a b"]) == [("a b", 1), ("a b", 4)]
+
+
+@pytest.mark.parametrize(
+    ("select", "exclude", "written"),
+    [
+        ([], [], []),
+        (["batch=2"], [], ["--select", "batch=2"]),
+        (["backend=fsdp", "batch=2"], [], ["--select", "backend=fsdp", "--select", "batch=2"]),
+        ([], ["backend=ddp num_cams=4"], ["--exclude", "backend=ddp num_cams=4"]),
+        ([], ["backend=ddp num_cams=4 batch=1"], ["--exclude", "backend=ddp num_cams=4 batch=1"]),
+        (["batch=2"], ["num_cams=1 backend=ddp"], ["--select", "batch=2", "--exclude", "backend=ddp num_cams=1"]),
+    ],
+)
+def test_what_was_kept_can_be_selected_again(select: list[str], exclude: list[str], written: list[str]) -> None:
+    every = plans_of(matrix={"backend": ["ddp", "fsdp", "zero2"], "num_cams": [1, 4], "batch": [1, 2]})
+    assert options(every, narrow(every, select=select, exclude=exclude)) == written

@@ -426,3 +426,24 @@ def test_how_a_run_that_was_asked_to_go_on_ended_is_stored(tmp_path: Path) -> No
     store.finish_until(until)
     assert store.until() == until
     assert not store.unreadable
+
+
+def test_a_run_has_the_batches_that_any_of_its_commands_selected(tmp_path: Path) -> None:
+    plan = CellPlan(cell=A.attempt.cell, batches=(1, 2, 4), search=True, axes={})
+    store, slug = Store(tmp_path / "run"), A.attempt.cell.slug
+    for chosen, batches in (((2,), (2,)), (("probe", 4), (2, 4)), ((2,), (2, 4))):
+        of_matrix = RunPlan(matrix="example", cells=(plan,))
+        with store.open(MACHINE, [plan.cell], "", plan=of_matrix, batches={slug: chosen}):
+            run = store.plan()
+            assert run is not None
+            assert [(one.batches, one.search) for one in run.planned] == [(batches, batches != (2,))]
+
+
+def test_a_folder_is_in_use_while_another_process_holds_its_lock(tmp_path: Path) -> None:
+    store = Store(tmp_path / "run")
+    assert not store.is_in_use()
+    with store.open(MACHINE, [A.attempt.cell], ""):
+        assert not store.is_in_use()
+        (store.root / ".lock").write_text("1")
+        assert store.is_in_use()
+    assert not store.is_in_use()

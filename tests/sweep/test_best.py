@@ -25,8 +25,8 @@ from bench.records.plan import CellPlan, RunPlan
 from bench.records.rank_outcome import RankError, RankOom
 from bench.records.sources import Sources
 from bench.report.tables.best import certificate
-from bench.report.tables.table import Table
-from bench.store import spool
+from bench.report.tables.table import Lines, Table
+from bench.store import run_lock, spool
 from bench.store.run_folder import Store
 from bench.store.spool import Spec
 from bench.sweep.best import Hunt, Planned, Setting, candidates_of, find_best
@@ -144,8 +144,16 @@ def test_an_interrupted_run_goes_on_and_ends_like_an_uninterrupted_one(tmp_path:
     stopped = store.best()
     assert stopped is not None
     assert stopped.ended is None
-    assert list(certificate(stopped)) == ["--best was interrupted: the same command goes on."]
-    assert sum(len(one.batches) for one in collect([store]).missing) > 40
+    assert list(certificate(stopped)) == []
+    said = collect([store]).brief[0]
+    assert isinstance(said, Lines)
+    assert said.title == "No advice yet: --best has not ended"
+    assert said.lines[-1] == f"`bench run {tmp_path}/run/matrix.yaml --out {tmp_path}/run --best` goes on."
+    with run_lock.held(store.root):
+        (store.root / ".lock").write_text("1")  # another process
+        said = collect([store]).brief[0]
+    assert isinstance(said, Lines)
+    assert said.lines[-1] == "A process is still measuring."
     assert hunted(tmp_path / "run", plans, rest).answers == expected.answers
     assert first.order + rest.order == whole.order
     again = Rated()
@@ -274,7 +282,7 @@ def test_no_attempt_begins_after_the_budget(tmp_path: Path) -> None:
     ranks = Rated()
     best = hunted(tmp_path / "run", plans_of(2), ranks, budget_s=3.5, clock=lambda: float(len(ranks.order)))
     assert (best.ended, len(ranks.order)) == ("budget", 4)
-    assert any("the budget is spent" in line for line in certificate(best))
+    assert any("The budget of 4 s is spent: the same command goes on" in line for line in certificate(best))
     [answer] = best.answers
     assert answer.within > 0.05
 

@@ -69,11 +69,19 @@ def missing_of(advice: Advice, matrices: Matrices, missing: Sequence[Missing]) -
 
 def unfinished_words(missing: Sequence[Missing]) -> str:
     """``4 attempts are missing and 1 search has not ended``; empty where all is measured."""
+    if any(cell.best for cell in missing):
+        return "--best has not ended"
     attempts = sum(len(cell.batches) for cell in missing if cell.launches is None)
     searches = sum(cell.search for cell in missing)
     parts = [f"{counted(attempts, 'attempt')} {'is' if attempts == 1 else 'are'} missing"] if attempts else []
     parts += [f"{counted(searches, 'search')} {'has' if searches == 1 else 'have'} not ended"] if searches else []
     return " and ".join(parts)
+
+
+def goes_on(command: str, missing: Sequence[Missing]) -> str:
+    """What measures the rest."""
+    running = any(cell.running for cell in missing)
+    return "a process is still measuring" if running else f"`bench run {command}` goes on"
 
 
 def answer(summary: Summary, advice: Advice, matrices: Matrices) -> tuple[str, ...]:
@@ -82,8 +90,8 @@ def answer(summary: Summary, advice: Advice, matrices: Matrices) -> tuple[str, .
     lead = list(_lead(summary, advice, causes(summary), matrices))
     task, unfinished = _begin(advice), unfinished_words(advice.missing)
     if advice.chosen is not None and unfinished:
-        goes_on = f"`bench run {_matrix_of(advice.chosen, matrices)}` goes on."
-        return (f"{task}no advice yet: {unfinished}.", *lead[1:], goes_on)
+        last = _sentence(goes_on(_matrix_of(advice.chosen, matrices), advice.missing))
+        return (f"{task}no advice yet: {unfinished}.", *lead[1:], f"{last}.")
     if advice.chosen is not None:
         first = f"{task}{_choose(summary, advice, advice.chosen)}."
         caveats = _caveats(advice, advice.chosen, causes(summary) if advice.unsure else {}).strip()
@@ -131,8 +139,8 @@ def _lead(summary: Summary, advice: Advice, doubted: Mapping[RowId, str], matric
     else:
         chosen = advice.chosen
         if unfinished := unfinished_words(advice.missing):
-            goes_on = f"`bench run {_matrix_of(chosen, matrices)}` goes on"
-            yield f'{task}no advice yet: {unfinished}, see "Not measured"; {goes_on}.'
+            more = goes_on(_matrix_of(chosen, matrices), advice.missing)
+            yield f'{task}no advice yet: {unfinished}, see "Not measured"; {more}.'
             if "search" not in unfinished:  # else its own next batch may be faster
                 leading = f"{task}leading so far: " if task else "Leading so far: "
                 yield f"{leading}{_choice(summary, advice, chosen)}: {_figures(summary, advice, chosen)}."

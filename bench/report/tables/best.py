@@ -59,8 +59,7 @@ def certificate(
         stand: those that results still support; None: all.
     """
     if best.ended is None:
-        yield "--best was interrupted: the same command goes on."
-        return
+        return  # the answer says so
     for answer in best.answers:
         task = f"For {answer.task}: " if answer.task else ""
         if stand is not None and answer not in stand:
@@ -77,11 +76,24 @@ def certificate(
         yield f"No answer for {listed(best.unanswered)}: nothing that could be one was measured in full."
     left = any(answer.ruled_out.get(by) for answer in best.answers for by in NOT_MEASURED)
     rest = " Leave out --best to measure the rest." if left or best.ended == "budget" else ""
-    ended = {"budget": "the budget is spent", "spent": "more launches would narrow it", "certified": ""}[best.ended]
-    ended = ended if best.answers or best.ended == "budget" else ""
-    yield (
-        f"{counted(best.attempts, 'launch')} in {duration(best.took_s)}; the matrix has"
-        f" {counted(best.of, 'setting')}{f'; {ended}' if ended else ''}.{rest}"
+    made = (
+        f"{counted(best.attempts, 'launch')} in {duration(best.took_s)}; the matrix has {counted(best.of, 'setting')}."
+    )
+    yield f"{made}{_why_wider(best)}{rest}"
+
+
+def _why_wider(best: Best) -> str:
+    """Why it ended with more than was asked for, and what goes on; empty if it did not."""
+    if best.ended == "budget":
+        return f" The budget of {duration(best.budget_s)} is spent: the same command goes on with a new one."
+    if all(answer.within <= best.margin for answer in best.answers):
+        return ""
+    asked, much = percent(best.margin), "what may be faster was launched as often as is allowed"
+    if not best.frugal:
+        return f" It ended before {asked} was certain: {much}."
+    late = "late in a run, a wider share is enough" if best.ended == "certified" else much
+    return (
+        f" It ended before {asked} was certain: {late} (`bench guide best`); --settle {100 * best.margin:g}% goes on."
     )
 
 

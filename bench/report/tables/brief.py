@@ -32,7 +32,7 @@ from bench.report.naming import (
 )
 from bench.report.rows import CellRows, Row, RowId, Summary
 from bench.report.speedup import between
-from bench.report.tables.advice import Matrices, answer, elsewhere, unfinished_words
+from bench.report.tables.advice import Matrices, answer, elsewhere, goes_on, unfinished_words
 from bench.report.tables.claims import finding
 from bench.report.tables.doubts import TITLE as DOUBTS
 from bench.report.tables.header import (
@@ -135,8 +135,8 @@ def answer_section(summary: Summary, advice: Sequence[Advice], matrices: Matrice
     if not answers:
         words, commands = unfinished_words(missing), sorted(set(matrices.values()))
         title = f"No advice yet: {words}" if words else "Nothing to recommend"
-        goes_on = [f"`bench run {commands[0]}` goes on."] if words and len(commands) == 1 else []
-        return Lines(title=title, lines=("No attempt was measured in full.", *goes_on))
+        more = [f"{goes_on(commands[0], missing)}."] if words and len(commands) == 1 else []
+        return Lines(title=title, lines=("No attempt was measured in full.", *more))
     if len(answers) == 1 and len(answers[0]) > 1:
         heading = answers[0][0].rstrip(".")
         return Lines(title=heading[0].upper() + heading[1:], lines=tuple(answers[0][1:]))
@@ -388,8 +388,10 @@ def rests_on(found: Sequence[Setting], variations: Sequence[LaunchVariation]) ->
     return f"Ratios rest on {what}, and on how much they vary."
 
 
-def measured_how(summary: Summary, found: Sequence[Setting], matrices: Matrices, *, short: bool = False) -> Lines:
-    """Where and how it was measured, what the ratios rest on, and how to do it again."""
+def measured_how(
+    summary: Summary, found: Sequence[Setting], matrices: Matrices, *, asked: str = "", short: bool = False
+) -> Lines:
+    """Where and how it was measured, what the ratios rest on, and how to do it again: with ``asked``, options."""
     shared = {name: setting(name, value) for name, value in summary.shared.items() if value is not None}
     what = " ".join(shared[name] for name in ("workload", "preset") if name in shared)
     steps = f"{shared['steps']} steps" if "steps" in shared else ""
@@ -411,7 +413,7 @@ def measured_how(summary: Summary, found: Sequence[Setting], matrices: Matrices,
         "; ".join(text for text in made_by if UNKNOWN not in text.split()),
         f"{run_in_words(summary)}.",
         rests_on(found, summary.variations),
-        f"Reproduce: `bench {again} {elsewhere(commands[0], 'again')}`." if len(commands) == 1 else imported,
+        f"Reproduce: `bench {again} {elsewhere(commands[0], 'again')}{asked}`." if len(commands) == 1 else imported,
         "All sections: `bench report --full`.",
     )
     kept = (lines[0], *lines[-2:]) if short else lines

@@ -61,8 +61,8 @@ def _record(cell: CellRows, row: Row) -> Record:
         for name, value in row.settings.items()
         if name != ID
     }
-    # A script may have an axis with the name of a figure.
-    renamed = {f"setting_{name}" if name in figures else name: value for name, value in settings.items()}
+    # A script may have an axis with the name of a column.
+    renamed = {f"setting_{name}" if name in (*figures, "cell") else name: value for name, value in settings.items()}
     return {"cell": cell.cell.id, **renamed, **figures}
 
 

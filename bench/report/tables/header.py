@@ -125,11 +125,13 @@ def not_measured(cells: Sequence[Missing], unreadable: Mapping[str, str] | None 
     def why(cell: Missing) -> str:
         if cell.launches is not None:
             return "{} of {} launches".format(*cell.launches)
+        if cell.best:
+            return "--best has not ended"
         return "no result yet" + (f"; a walk trained batches up to {cell.walked_to}" if cell.walked_to else "")
 
     planned = [
         (
-            settings_name(cell.axes, cell.axes),
+            "what --best needs" if cell.best else settings_name(cell.axes, cell.axes),
             ", ".join([*map(str, cell.batches), *(["search"] if cell.search else [])]),
             why(cell),
         )

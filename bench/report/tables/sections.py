@@ -173,7 +173,8 @@ class Report:
             caveats(self.summary, self.missing, self.unreadable, self.judged, self.probes, self.untils),
         ]
         shown = [part.first(lines) if lines and isinstance(part, Lines) else part for part in parts]
-        how = measured_how(self.summary, self.settings, self.matrices, short=lines is not None)
+        asked = "".join(best.options for best in self.bests.values())  # several runs have no such line
+        how = measured_how(self.summary, self.settings, self.matrices, asked=asked, short=lines is not None)
         return [part for part in (*shown, how) if not _empty(part)]
 
     @cached_property
