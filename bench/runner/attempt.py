@@ -37,7 +37,7 @@ from bench.runner.device import DEVICE_ADAPTERS, DeviceAdapter
 from bench.runner.forward import METRICS
 from bench.runner.heartbeat import pulse
 from bench.runner.preload import build_extensions, preload
-from bench.runner.refusals import explained
+from bench.runner.refusals import check_grown, explained
 from bench.runner.seen import Seen
 from bench.runner.setup import Job, set_up
 from bench.runner.steps import Batches, Window, phase_window, settle, step, throughput_window, untimed
@@ -141,6 +141,7 @@ def _measure(
     with (
         of_units as counted,
         job.used.watched(counted, last) if watches else contextlib.nullcontext(counted) as watched,
+        check_grown(job.model),
     ):
         warmup, computed = _warm_up(attempt, job, watched, here)
     until_warm.close()

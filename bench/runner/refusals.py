@@ -6,12 +6,13 @@ import re
 import traceback
 from collections.abc import Iterator
 from types import TracebackType
+from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from bench.backends import backend_of
+from bench.backends import backend_of, fp32_weights
 from bench.errors import InputError, WorkloadError
 from bench.records.cell import Cell
 
@@ -21,7 +22,7 @@ _OTHER_DTYPE = re.compile(r"same dtype|expected scalar type")
 _NOT_GATHERED = ("mixed torch.Tensor and DTensor", "out of bounds for storage of size 0")
 
 
-def check_built(model: nn.Module, *, draws: bool) -> None:
+def check_built(model: Any, *, draws: bool) -> None:
     """What every backend needs, and bench itself, which sets hooks on modules and counts parameters.
 
     Args:
@@ -30,6 +31,11 @@ def check_built(model: nn.Module, *, draws: bool) -> None:
     Raises:
         WorkloadError: the model lacks it.
     """
+    if not isinstance(model, nn.Module):
+        raise WorkloadError(
+            f"the workload's model is a {type(model).__name__}, not a torch.nn.Module",
+            fix="make one module of all that is trained; its forward is the step's",
+        )
     for path, module in model.named_modules():
         if isinstance(module, torch.jit.ScriptModule):
             raise WorkloadError(
@@ -61,6 +67,18 @@ def check_loss(loss: torch.Tensor) -> None:
         raise WorkloadError(
             "the workload's loss has no gradient: it depends on no trained parameter",
             fix="compute it with torch from what forward returns, without `detach`, `no_grad` and integers",
+        )
+
+
+@contextlib.contextmanager
+def check_grown(model: nn.Module) -> Iterator[None]:
+    """Raises WorkloadError if the steps within gave the model a parameter: nothing would train or shard it."""
+    before = {name for name, _ in model.named_parameters()}
+    yield
+    if new := next((name for name, _ in model.named_parameters() if name not in before), None):
+        raise WorkloadError(
+            f"forward of the workload's model made the parameter {new}, which no optimizer has",
+            fix="make it in `__init__`, or call the model once at the end of build",
         )
 
 
@@ -142,24 +160,36 @@ def _refuse_sparse(cell: Cell, model: nn.Module) -> None:
 
 @contextlib.contextmanager
 def explained(cell: Cell, model: nn.Module) -> Iterator[None]:
-    """Says first what is in the model, and what to do, where an error of FSDP2 shows neither."""
+    """Says first what is in the model, and what to do, where an error shows neither."""
     try:
         yield
-    except (RuntimeError, AssertionError) as error:
-        if backend_of(cell).family == "fsdp2" and (cause := _cause(cell, model, error)):
+    except (RuntimeError, ValueError, AssertionError) as error:
+        if cause := _cause(cell, model, error):
             error.args = (f"{cause}\n{error}",)
         raise
 
 
 def _cause(cell: Cell, model: nn.Module, error: Exception) -> str | None:
-    if any(words in str(error) for words in _NOT_GATHERED):
+    said, family = str(error), backend_of(cell).family
+    dtypes_differ = cell.in_16_bits and _OTHER_DTYPE.search(said)
+    if "Expected more than 1 value per channel" in said:
+        return "BatchNorm needs several samples on each rank: a larger batch, or probe.granularity: 2 in a search"
+    if dtypes_differ and (family == "fsdp" or not fp32_weights(cell)):
+        when = "while its unit is called" if family == "fsdp" else "here"
+        return (
+            f"a weight is {cell.computes_in} {when}, without autocast: let forward cast what it makes of integers, such"
+            " as `x.to(self.weight.dtype)`, or set launch.mixed_precision=no"
+        )
+    if family != "fsdp2":
+        return None
+    if any(words in said for words in _NOT_GATHERED):
         return (
             "FSDP2 gathers the weights of a unit for its forward and backward alone, and the model uses some at another"
             " time; let it call the unit itself, or name a larger module in the workload's units, or none: `units = ()`"
         )
-    if "uniform original parameter dtype" in str(error):
+    if "uniform original parameter dtype" in said:
         return "FSDP2 trains one dtype in a unit: change those of parameters, or name smaller modules in `units`"
-    module = _with_buffers(error.__traceback__) if cell.in_16_bits and _OTHER_DTYPE.search(str(error)) else None
+    module = _with_buffers(error.__traceback__) if dtypes_differ else None
     path = next((path for path, one in model.named_modules() if one is module), None)
     return path and (
         f"{path} has fp32 buffers, which FSDP2 does not cast to {cell.computes_in} with its weights; set"

@@ -13,7 +13,14 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from bench.errors import InputError, WorkloadError
 from bench.runner import refusals
-from bench.runner.refusals import FSDP2_CASTS_COMPLEX, check_built, check_loss, explained, refuse_untrainable
+from bench.runner.refusals import (
+    FSDP2_CASTS_COMPLEX,
+    check_built,
+    check_grown,
+    check_loss,
+    explained,
+    refuse_untrainable,
+)
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 ELSEWHERE = [("single", "bf16"), ("ddp", "bf16"), ("ddp", "no")]
@@ -62,6 +69,28 @@ def sharded(model: nn.Module, *units: nn.Module) -> nn.Module:
 def test_what_no_backend_trains_is_a_mistake_of_the_workload(make: Callable[[], nn.Module], words: str) -> None:
     with pytest.raises(WorkloadError, match=words):
         check_built(make(), draws=False)
+
+
+@pytest.mark.parametrize("model", [None, lambda x: x, (nn.Linear(2, 2), nn.Linear(2, 2))])
+def test_a_model_is_one_module(model: Any) -> None:
+    with pytest.raises(WorkloadError, match=f"the workload's model is a {type(model).__name__}, not a torch.nn.Module"):
+        check_built(model, draws=False)
+
+
+def test_a_parameter_that_forward_makes_is_named() -> None:
+    class Late(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            self.scale = nn.Parameter(torch.ones(2))
+            return super().forward(x) * self.scale
+
+    model = Late(2, 2)
+    with (
+        pytest.raises(WorkloadError, match="forward of the workload's model made the parameter scale"),
+        check_grown(model),
+    ):
+        model(torch.ones(2, 2))
+    with check_grown(model):
+        model(torch.ones(2, 2))
 
 
 def test_a_lazy_module_that_was_called_and_parameters_to_be_drawn_pass() -> None:
@@ -286,6 +315,20 @@ def test_buffers_that_fsdp2_leaves_in_fp32_are_named(part: nn.Module, named: str
     )
     with pytest.raises(RuntimeError, match=words), explained(cell("fsdp2", mixed_precision="bf16"), model):
         model(torch.ones(2, 8))
+
+
+@pytest.mark.parametrize(("backend", "train"), [("zero2", {}), ("fsdp", {}), ("ddp", {"weights": "bf16"})])
+def test_weights_in_bf16_without_autocast_are_explained(backend: str, train: dict[str, str]) -> None:
+    model, pixels = nn.Linear(2, 2).bfloat16(), torch.ones(2, 2, dtype=torch.uint8)
+    words = r"^a weight is bfloat16 .*, without autocast: .*\nmat1 and mat2 must have the same dtype"
+    with pytest.raises(RuntimeError, match=words), explained(cell(backend, train=train), model):
+        model(pixels / 255)
+
+
+def test_a_batch_of_one_sample_is_explained() -> None:
+    words = r"^BatchNorm needs several samples on each rank: .* in a search\nExpected more than 1 value per channel"
+    with pytest.raises(ValueError, match=words), explained(cell("ddp"), model := nn.BatchNorm1d(4)):
+        model(torch.ones(1, 4))
 
 
 @pytest.mark.parametrize("backend", ["ddp", "fsdp2"])
