@@ -53,10 +53,15 @@ def validate(
             problem = f"{value} cannot be used"
             allowed = " or ".join(dict.fromkeys(_expected(detail) for detail in details))
             fix = _without_quotes(_value_at(data, key), {detail["type"] for detail in details})
+            fix = fix or _MEANT.get(str(key[-1]))
     if len(grouped) > 1:
         problem += f" (and {len(grouped) - 1} more problem{'s' * (len(grouped) > 2)})"
     shown, where = locate(key)
     raise InputError(problem, where=where, field=dotted(shown) or None, allowed=allowed, fix=fix)
+
+
+_MEANT = {"max_grad_norm": "null clips nothing"}
+"""What to write instead where tools differ, by the field."""
 
 
 def _without_quotes(value: JsonValue, errors: set[str]) -> str | None:

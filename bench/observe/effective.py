@@ -112,14 +112,19 @@ def count(model: nn.Module, others: Sequence[nn.Module] = ()) -> Counts:
     for parameter in dict.fromkeys(one for each in (model, *others) for one in each.parameters()):
         if is_lazy(parameter):  # never called, and so without a size
             continue
-        whole, here = parameter.numel(), parameter.numel()
+        whole = here = scalars(parameter)
         if isinstance(parameter, DTensor):
-            here = parameter.to_local().numel()
+            here = scalars(parameter.to_local())
         elif hasattr(parameter, "ds_numel"):  # ZeRO-3 leaves an empty tensor while a parameter is partitioned
             partitioned: Any = parameter
             whole, here = partitioned.ds_numel, partitioned.ds_tensor.numel()
         counts.add(whole, here, trained=parameter.requires_grad)
     return counts
+
+
+def scalars(tensor: Tensor) -> int:
+    """As bytes of weights, gradients and an optimizer's state count them: a complex number is two."""
+    return tensor.numel() * (2 if tensor.is_complex() else 1)
 
 
 def _add_flat(counts: Counts, wrapped: FSDP) -> None:
@@ -173,7 +178,7 @@ def dtypes(tensors: Iterable[Tensor]) -> str | None:
 
 
 def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
+    return str(dtype.to_real()).removeprefix("torch.")  # complex64 is two float32
 
 
 def options(model: nn.Module, units: tuple[str, ...]) -> dict[str, Any]:

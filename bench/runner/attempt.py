@@ -37,6 +37,7 @@ from bench.runner.device import DEVICE_ADAPTERS, DeviceAdapter
 from bench.runner.forward import METRICS
 from bench.runner.heartbeat import pulse
 from bench.runner.preload import build_extensions, preload
+from bench.runner.refusals import check_grown, explained
 from bench.runner.seen import Seen
 from bench.runner.setup import Job, set_up
 from bench.runner.steps import Batches, Window, phase_window, settle, step, throughput_window, untimed
@@ -122,7 +123,7 @@ def _run(spec: Spec, here: Here) -> RankOutcome:
     with contextlib.ExitStack() as until_warm:
         until_warm.enter_context(tensors.counting(_counts(spec.attempt, spec.device)))
         job = set_up(cell, here.device, spec.attempt.batch_per_rank, check=spec.check, enter=here.beat)
-        with job.used.explained():
+        with job.used.explained(), explained(cell, job.model):
             return _measure(spec.attempt, spec.device, job, here, time.perf_counter() - start, until_warm)
 
 
@@ -140,6 +141,7 @@ def _measure(
     with (
         of_units as counted,
         job.used.watched(counted, last) if watches else contextlib.nullcontext(counted) as watched,
+        check_grown(job.model),
     ):
         warmup, computed = _warm_up(attempt, job, watched, here)
     until_warm.close()

@@ -17,6 +17,7 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
 
+from bench.observe.effective import scalars
 from bench.records.rank_outcome import Coverage
 from bench.runner.unit_names import CONTAINERS
 from bench.runner.watched import Watched, in_backward
@@ -42,7 +43,7 @@ class Used(Watched[set[nn.Module]]):
         parameters = dict(model.named_parameters())
         numbers = {id(one): number for number, one in enumerate(parameters.values())}
         self._names = list(parameters)
-        self._elements = [one.numel() for one in parameters.values()]
+        self._elements = [scalars(one) for one in parameters.values()]
         self._trained = [one.requires_grad for one in parameters.values()]
         self._reached = [False] * len(self._names)
         self._left = sum(self._trained)

@@ -97,8 +97,28 @@ def refuse_shared(model: nn.Module, made: list[Group]) -> None:
         )
 
 
+def refuse_mixed(model: nn.Module, made: list[Group]) -> None:
+    """Raise ValueError if parameters of one group differ in dtype: FSDP1 makes one tensor of them, and names none."""
+    firsts: dict[int, tuple[str, torch.dtype]] = {}
+    owners = _owners(model, made)
+    for name, parameter in model.named_parameters():
+        for owner in owners[parameter]:
+            first, dtype = firsts.setdefault(owner, (name, parameter.dtype))
+            if parameter.dtype != dtype:
+                raise ValueError(
+                    f"the parameters {first} of {dtype} and {name} of {parameter.dtype} are in one unit, of which FSDP1"
+                    " makes one tensor: make a frozen one a buffer, or name smaller modules in the workload's units"
+                )
+
+
 def _shared(model: nn.Module, made: list[Group]) -> list[str]:
     """Names of the parameters that modules of different groups have."""
+    owners = _owners(model, made)
+    return [name for name, parameter in model.named_parameters() if len(owners[parameter]) > 1]
+
+
+def _owners(model: nn.Module, made: list[Group]) -> dict[nn.Parameter, set[int]]:
+    """The groups that have each parameter, by their numbers; -1 is the root."""
     index = {module: number for number, group in enumerate(made) for module in group.modules}
     owners = defaultdict[nn.Parameter, set[int]](set)
 
@@ -110,4 +130,4 @@ def _shared(model: nn.Module, made: list[Group]) -> list[str]:
             walk(child, owner)
 
     walk(model, -1)
-    return [name for name, parameter in model.named_parameters() if len(owners[parameter]) > 1]
+    return owners

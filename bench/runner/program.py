@@ -21,6 +21,7 @@ from torch.utils.flop_counter import flop_registry
 
 from bench import workloads
 from bench.backends import autocasts
+from bench.observe.effective import scalars
 from bench.records.base import Device
 from bench.records.cell import Cell
 from bench.records.program import Event, Moment, Parameter, Program
@@ -29,6 +30,7 @@ from bench.runner.forward import Batch, Forward
 from bench.runner.groups import EMBEDDINGS, Group, groups, plugin_for, shareable, units_of
 from bench.runner.kernels import Kernels
 from bench.runner.largest_samples import scan
+from bench.runner.refusals import check_built
 from bench.runner.samples import samples_of, stacked, worst_of
 from bench.runner.setup import task_of
 from bench.runner.unit_names import unit_names
@@ -129,6 +131,7 @@ def trace(cell: Cell, device: Device, batches: tuple[int, ...], *, cudnn: bool =
     low = cell.in_16_bits and not autocast
     with torch.device("meta"):
         model = task.build().train()
+    check_built(model, draws=True)
     if low:
         model = model.bfloat16()
     names = unit_names(model, workloads.load(cell.workload).units)
@@ -321,7 +324,7 @@ def _parameters(model: nn.Module, units: list[nn.Module], others: list[Group]) -
         if parameter not in unit
     }
     return [
-        Parameter(elements=one.numel(), unit=unit.get(one), group=group.get(one), trained=one.requires_grad)
+        Parameter(elements=scalars(one), unit=unit.get(one), group=group.get(one), trained=one.requires_grad)
         for one in model.parameters()
     ]
 

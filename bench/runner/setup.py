@@ -17,7 +17,7 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from bench import workloads
 from bench.backends import FAMILIES, Family, autocasts, backend_of, fp32_weights
-from bench.errors import InputError, WorkloadError
+from bench.errors import WorkloadError
 from bench.records.cell import Cell
 from bench.records.phases import Stage
 from bench.records.rank_outcome import Work
@@ -26,10 +26,11 @@ from bench.runner.compiled import compile_as_requested
 from bench.runner.coverage import Used
 from bench.runner.device import DeviceAdapter, be_patient, bind_to_node
 from bench.runner.forward import Batch, Forward
-from bench.runner.groups import refuse_shared, shareable, units_of
+from bench.runner.groups import refuse_mixed, refuse_shared, shareable, units_of
 from bench.runner.largest_samples import Sizes, sizes_of
 from bench.runner.master_weights import MasterWeights
 from bench.runner.optimizers import optimizer_of
+from bench.runner.refusals import check_built, refuse_untrainable
 from bench.runner.same_build import check_same_build
 from bench.runner.samples import largest_of, loader_of, samples_of
 from bench.runner.unit_names import unit_names
@@ -153,11 +154,10 @@ def set_up(
     enter(Stage.SETUP)
     task = task_of(cell)
     model, undrawn = build(cell, task)
-    refuse_complex(cell, model)
     if check:
         check_same_build(model, undrawn)
     names = unit_names(model, workloads.load(cell.workload).units)
-    check_layout(model, family)
+    refuse_untrainable(cell, accelerator.device, model)
     _configure(accelerator, cell, model, batch_per_rank, names)
     with whole_tensors(cell):
         work = None if _takes_tokens(task) else work_of(task)
@@ -174,7 +174,9 @@ def set_up(
     plugin = getattr(accelerator.state, "fsdp_plugin", None)  # None where accelerate silently runs something else
     shared = shareable(model, plugin) if plugin and family == "fsdp2" else contextlib.nullcontext()
     if plugin and family == "fsdp":
-        refuse_shared(model, units_of(model, plugin.transformer_cls_names_to_wrap or ()))
+        made = units_of(model, plugin.transformer_cls_names_to_wrap or ())
+        refuse_shared(model, made)
+        refuse_mixed(model, made)
     with sharding.meshed(accelerator, cell), placed, shared:
         prepared = _prepare(accelerator, cell, model, names)
     be_patient()
@@ -253,36 +255,6 @@ def work_of(task: workloads.Workload, lengths: Mapping[int, int] | None = None) 
             f" {str(error).splitlines()[0]}",
             allowed=["flops_per_sample() with integers step and recomputed < step", "tokens_per_sample(): an integer"],
         ) from error
-
-
-def check_layout(model: nn.Module, family: Family) -> None:
-    """Name a parameter that the backend cannot take. It is right elsewhere, so it is no mistake of the workload.
-
-    DeepSpeed begins with a broadcast of each parameter's bytes, `param.data.view(torch.uint8)`. fully_shard takes
-    contiguous parameters alone, and names none.
-
-    Raises:
-        InputError: there is one.
-    """
-    for name, parameter in model.named_parameters():
-        shape = tuple(parameter.shape)
-        if family == "deepspeed" and not shape:
-            why = "has no dimension; give it one, such as `nn.Parameter(torch.ones(1))`"
-        elif not parameter.is_contiguous() and (
-            family == "fsdp2" or (family == "deepspeed" and not _has_bytes(parameter))
-        ):
-            why = f"is not contiguous, with the shape {shape}; call `.contiguous()` on its values before `nn.Parameter`"
-        else:
-            continue
-        raise InputError(f"{family} cannot take the parameter {name}: it {why}")
-
-
-def _has_bytes(parameter: nn.Parameter) -> bool:
-    try:
-        parameter.data.view(torch.uint8)
-    except RuntimeError:
-        return False
-    return True
 
 
 def _configure(
@@ -379,34 +351,11 @@ def build(cell: Cell, task: workloads.Workload) -> tuple[nn.Module, Undrawn | No
     draws = workloads.load(cell.workload).draws
     with whole_tensors(cell), torch.device("meta") if draws else contextlib.nullcontext():
         model = task.build()
+    check_built(model, draws=draws)
     if not fp32_weights(cell):
         # As DeepSpeed does; `to` would discard the imaginary parts of complex tensors.
         model = model.half() if cell.mixed_precision == "fp16" else model.bfloat16()
     return model, Undrawn(model, task.draw, cell.measure.seed) if draws else None
-
-
-FSDP2_CASTS_COMPLEX = torch.__version__ < "2.13"  # as versions, not as texts
-
-
-def refuse_complex(cell: Cell, model: nn.Module) -> None:
-    """FSDP1 cannot flatten complex parameters. FSDP2 shards them in units that have no others, and names both dtypes
-    elsewhere; before torch 2.13, it discards their imaginary parts where it casts to bf16.
-
-    Raises:
-        ValueError: the model has one under a backend that cannot keep it; names it.
-    """
-    name = next((name for name, parameter in model.named_parameters() if parameter.is_complex()), None)
-    family = backend_of(cell).family
-    if name is not None and family == "fsdp2" and cell.mixed_precision == "bf16" and FSDP2_CASTS_COMPLEX:
-        raise ValueError(
-            f"the parameter {name} is complex, of which {cell.backend} keeps the real part alone with torch"
-            f" {torch.__version__} and mixed_precision: bf16; it needs torch 2.13, or mixed_precision: no"
-        )
-    if name is not None and family == "fsdp":
-        raise ValueError(
-            f"the parameter {name} is complex, which {cell.backend} cannot flatten: make it a buffer, or a real"
-            " parameter and torch.view_as_complex in forward"
-        )
 
 
 def _keep_only_the_wrapper() -> None:

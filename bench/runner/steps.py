@@ -17,6 +17,7 @@ from bench.records.phases import BACKWARD_STEP, PHASE_NAMES, Stage
 from bench.runner import recorder
 from bench.runner.device import DeviceAdapter
 from bench.runner.forward import METRICS, Batch
+from bench.runner.refusals import check_loss
 from bench.runner.setup import Job
 
 Batches = Iterator[Batch]
@@ -64,6 +65,7 @@ def step(job: Job, batches: Batches, end_phase: EndPhase) -> Tensor:
         end_phase("dataload_wait")
         with job.micro_batch(last=not left):
             output = job.forward(job.model, batch)
+            check_loss(output["loss"])
             end_phase("forward")
             job.accelerator.backward(output["loss"])  # accelerate or DeepSpeed divide it by the micro-batches
             end_phase("bwd")

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
+from bench.observe.effective import scalars
 from bench.runner.watched import Watched, in_backward
 
 
@@ -36,7 +37,7 @@ class Units(Watched[list[Run]]):
         for module in reversed([module for module in model.modules() if type(module).__name__ in names]):
             own = set(module.parameters()) - taken
             taken |= own
-            self._parameters[module] = sum(parameter.numel() for parameter in own)
+            self._parameters[module] = sum(map(scalars, own))
 
     def add(self, parameters: Mapping[nn.Module, int]) -> None:
         """Count these modules too, with so many parameters each."""

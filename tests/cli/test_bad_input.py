@@ -104,6 +104,7 @@ CASES = [
     Case(GOOD + "launch: {mixed_precision: fp8}\n", ("'fp8'", "'bf16', 'fp16' or 'no'")),
     Case(GOOD + "launch: {memory_limit: big}\n", ("memory_limit: 'big'", "a size such as 8GiB or 'auto'")),
     Case(GOOD + "launch: {memory_limit: 90%}\n", ("'90%' cannot be used", "a size such as 8GiB")),
+    Case(GOOD + "train: {max_grad_norm: 0}\n", ("train.max_grad_norm: 0 cannot be used", "null clips nothing")),
     Case(GOOD + "launch: {memory_limit: 8GiB each}\n", ("'8GiB each' cannot be used",)),
     Case(GOOD + "launch: {memory_limit: 8}\n", ("8 B is less than any model needs: try 8GiB", "memory_limit: 8")),
     Case(GOOD + "launch: {memory_limit: 8kB}\n", ("bad.yaml:6: launch.memory_limit", "7.81 KiB is less than")),

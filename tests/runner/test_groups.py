@@ -4,9 +4,12 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from bench.runner.groups import groups, plugin_for, refuse_shared, shareable, units_of
+from bench.runner.groups import groups, plugin_for, refuse_mixed, refuse_shared, shareable, units_of
 
 
 class Block(nn.Module):
@@ -78,3 +81,19 @@ def test_blocks_that_share_a_parameter_are_refused() -> None:
     refuse_shared(model, units_of(model, ("ModuleList",)))
     with shareable(model, plugin_for(())):
         pass
+
+
+def test_dtypes_that_fsdp1_cannot_flatten_together_are_refused() -> None:
+    model: Any = Model()
+    model.blocks[1].scaled = nn.Parameter(torch.ones(4).to(torch.float8_e4m3fn), requires_grad=False)
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    try:
+        with pytest.raises(ValueError, match=r"Must flatten tensors with uniform dtype but got .*float8_e4m3fn"):
+            FullyShardedDataParallel(model.blocks[1], device_id=torch.device("cpu"))
+    finally:
+        dist.destroy_process_group()
+    words = r"blocks\.1\.scaled of torch\.float8_e4m3fn and blocks\.1\.inner\.weight of torch\.float32 are in one unit"
+    with pytest.raises(ValueError, match=words):
+        refuse_mixed(model, units_of(model, ("Block",)))
+    model.blocks[1].inner.to(torch.float8_e4m3fn)
+    refuse_mixed(model, units_of(model, ("Block",)))
