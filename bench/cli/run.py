@@ -114,6 +114,9 @@ def run(
             raise InputError(f"cannot be combined with {option}", where="--best", fix=f"leave out {option}")
     if until is not None and settle is not None:
         raise InputError("cannot be combined with --until, which asks for all comparisons", where="--settle")
+    if best and (given := next((text for text in overrides or [] if text.startswith("measure.launches=")), None)):
+        fix = "leave one of the two out; --settle asks for a surer answer"
+        raise InputError("has no effect: --best launches what decides as often as that takes", where=given, fix=fix)
     target = _target(until)
     more = More(
         settle=None if settle is None else _half_width("--settle", settle),
@@ -249,6 +252,7 @@ def _measure(
 
     select = partial(read, settings=settings, launcher=where.launcher)
     matrix, plans, hardware, every = select()
+    where.check_settings(settings)
     auto, more = _goes_on_by_itself(matrix, target, more, where.jobs), more or More()
     if auto:
         where = replace(where, alone=AUTO)

@@ -149,6 +149,8 @@ def read(
     from bench.matrix.select import narrow
     from bench.matrix.yaml_file import refusal
 
+    _refuse_twice(overrides, "")
+    _refuse_twice(axis or [], "--axis ")
     set_by = settings_.overrides(settings or {})
     overrides = [*set_by, *overrides]
     backends = [f"backend={backend}"] if matrix is None and backend is not None else []
@@ -172,6 +174,7 @@ def read(
         every = expand(loaded, hardware)
         loaded = loaded.model_copy(update={"notes": (*loaded.notes, *left_out(loaded, hardware))})
         plans = narrow(every, backend=picked, select=select or [], exclude=exclude or [])
+        _refuse_unused_ranks(loaded, plans, overrides)
     except InputError as error:
         if backends and error.where == f"--axis {backends[0]}" and backends[0] not in (axis or []):
             error.where, error.field = f"--backend {backend}", None
@@ -179,3 +182,21 @@ def read(
             error.where, error.field = set_by[error.where], None
         raise
     return Selection(loaded, plans, hardware, every)
+
+
+def _refuse_twice(texts: Sequence[str], option: str) -> None:
+    """Raises InputError for a field that is set twice: the first value would be lost."""
+    given: dict[str, str] = {}
+    for text in texts:
+        first = given.setdefault(text.partition("=")[0].strip(), text)
+        if first is not text:
+            problem = f"{first} has no effect: it is set again" if first != text else "is given twice"
+            raise InputError(problem, where=f"{option}{text}", fix="leave one of the two out")
+
+
+def _refuse_unused_ranks(matrix: "Matrix", plans: "Sequence[CellPlan]", overrides: Sequence[str]) -> None:
+    """Raises InputError for a number of ranks that no selected cell has: `single` is one process."""
+    where, asked = matrix.places.get(("launch", "num_processes")), matrix.launch.num_processes
+    if where in overrides and asked != "auto" and all(plan.cell.num_processes != asked for plan in plans):
+        used = ", ".join(dict.fromkeys(f"{plan.cell.backend} runs {plan.cell.num_processes}" for plan in plans))
+        raise InputError(f"has no effect: {used}", where=where, fix="leave it out, or select another backend")

@@ -34,10 +34,14 @@ def overrides(settings: Mapping[str, object]) -> dict[str, str]:
     """Of each option that was given, the override of the matrix and the option: ``launch.nodes=2``, ``--nodes 2``."""
     keys = {key.partition(".")[2]: key for key in (*SEARCH, *JOB)}
     return {
-        f"{keys[name]}={_yaml(keys[name], value)}": f"--{name.replace('_', '-')} {value}"
+        f"{keys[name]}={_yaml(keys[name], value)}": f"--{name.replace('_', '-')} {_words(value)}"
         for name, value in settings.items()
         if value is not None
     }
+
+
+def _words(value: object) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def _yaml(key: str, value: Any) -> str:

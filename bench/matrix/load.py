@@ -25,7 +25,7 @@ from bench.matrix.auto import (
     precision,
     resolve_preset,
 )
-from bench.matrix.combinations import Value, combinations
+from bench.matrix.combinations import Value, batches_of, combinations
 from bench.matrix.matrix_file import (
     DEFAULT_WORKLOAD,
     NAME,
@@ -145,10 +145,17 @@ def _override(data: Values, places: Places, text: str, *, axis: bool = False) ->
 def _refuse_hidden(matrix: Matrix, overrides: Sequence[str]) -> None:
     """Raises InputError for an override that no combination uses: the run would not measure what it requests."""
     set_by = {key: text for key, text in matrix.places.items() if len(key) == 2 and text in overrides}
+    combined = combinations(matrix)
     for (part, field), text in set_by.items():
+        if part == "probe" and not any("probe" in batches_of(matrix, each) for each in combined):
+            fix = "use `bench probe`, or search with --axis batch=probe"
+            raise InputError("has no effect: no cell searches its batch", where=text, fix=fix)
+        if (part, field) == ("measure", "dataloader_prefetch") and not matrix.measure.dataloader_workers:
+            fix = "set measure.dataloader_workers, too"
+            raise InputError("has no effect: no worker loads batches ahead", where=text, fix=fix)
         if part not in ("workload", "train", "launch", "defaults"):
             continue
-        given = [str(c[str(field)].key[0]) if field in c else part for c in combinations(matrix)]
+        given = [str(c[str(field)].key[0]) if field in c else part for c in combined]
         if part not in given:
             value = "…" if text.startswith(f"{part}=") else text.partition("=")[2]
             fixes = {"matrix": f"--axis {field}={value}", "defaults": f"defaults.{field}={value}"}

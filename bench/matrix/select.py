@@ -67,10 +67,10 @@ def options(every: Sequence[CellPlan], kept: Sequence[CellPlan]) -> list[str]:
         if out:
             select.append(f"{name}={','.join(map(_written, values.values()))}")
             rest -= out
-    for point, of_point in points.items():
+    for point, described in points.items():
         if point not in rest:
             continue
-        conditions = of_point
+        conditions = described
         for name in names:  # the fewest conditions that no kept point meets
             fewer = {key: value for key, value in conditions.items() if key != name}
             if not any(fewer.items() <= points[other].items() for other in left):

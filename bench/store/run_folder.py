@@ -146,8 +146,9 @@ class Store:
                 self._add(earlier.model_copy(update={"cells": slugs}))
             return
         both = dict(earlier.batches) if earlier else {}
+        whole = set(before) - set(both) if earlier and earlier.plan else ()  # all their batches were selected
         for slug, chosen in batches.items():
-            if slug not in before or slug in both:  # else all of them are chosen already
+            if slug not in whole:
                 both[slug] = tuple(dict.fromkeys((*both.get(slug, ()), *chosen)))
         spool.write(file, Run(machine=machine, cells=slugs, batches=both, plan=plan))
         newest_run.become(file)

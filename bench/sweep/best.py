@@ -26,6 +26,11 @@ Setting = tuple[str, int | None]
 """A cell's id and a batch; None: the batch that its search finds."""
 MOST_SETTINGS = 2000
 """The arithmetic of more would take longer than attempts."""
+_END: dict[Ended, str] = {
+    "certified": "the fastest setting is certain enough",
+    "spent": "what may be the fastest was launched as often as is allowed",
+    "budget": "the budget is spent",
+}
 
 
 class Planned(NamedTuple):
@@ -120,6 +125,8 @@ def find_best(sweep: Sweep, hunt: Hunt) -> Best:
         step = next_look(arms, seen.looks, frozenset(seen.out), hunt.margin, frugal=hunt.frugal, stop=True)
         assert isinstance(step, Done)
     best = _record(asked, sweep, candidates, seen, step, "budget" if spent else None)
+    if said:
+        sweep.progress.planned(0, f"ended: {_END[best.ended or 'spent']}")  # of 0: as many as were made
     sweep.store.finish_best(best)
     return best
 

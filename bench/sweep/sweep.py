@@ -80,7 +80,7 @@ class Sweep:
         self._first_launches()
         owned = (plan for plan in self.plans if self.share.takes(plan.cell.slug))
         further = [(plan, attempt) for plan in owned for attempt in self._further(plan)]
-        if further:
+        if further or any(plan.launches > 1 for plan in self.plans):
             self.progress.planned(self.planned())
         for number in sorted({attempt.launch for _, attempt in further}):
             this_round = [pair for pair in further if pair[1].launch == number]

@@ -115,13 +115,13 @@ def go_on(sweep: Sweep, target: Target) -> Until:
         ended = _ended(widths, wide, due, target, target.clock() - began_s)
         if ended is not None:
             break
-        planned += len(due)
-        sweep.progress.planned(planned, _why(widths, wide, target, target.clock() - began_s))
+        sweep.progress.planned(planned + len(due), _why(widths, wide, target, target.clock() - began_s))
         for attempt in due:
             if _spent(target, target.clock() - began_s):
+                sweep.progress.planned(planned, f"the budget of {duration(target.budget_s)} is spent")
                 break
             sweep.attempt(plans[attempt.cell.slug], attempt)
-            launches += 1
+            planned, launches = planned + 1, launches + 1
     known = [one.half_width for one in widths if one.half_width is not None]
     until = asked.model_copy(
         update={

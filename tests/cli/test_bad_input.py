@@ -577,3 +577,25 @@ def test_a_number_of_threads_that_is_none_is_refused_before_a_launch(
         "  allowed: a whole number from 1\n  unset OMP_NUM_THREADS for bench's own choice\n"
     )
     assert not Path("out").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["probe.max_batch=8"], "probe.max_batch=8: has no effect: no cell searches its batch\n  use `bench probe`"),
+        (["measure.launches=3", "--best"], "measure.launches=3: has no effect: --best launches what decides"),
+        (["measure.steps=3", "measure.steps=4"], "measure.steps=4: measure.steps=3 has no effect: it is set again"),
+        (["--axis", "num_cams=1", "--axis", "num_cams=2"], "--axis num_cams=2: num_cams=1 has no effect"),
+        (["measure.dataloader_prefetch=4"], "measure.dataloader_prefetch=4: has no effect: no worker loads batches"),
+        (["launch.num_processes=2", "--select", "backend=single"], "launch.num_processes=2: has no effect: single"),
+        (["--partition", "gpu"], "--partition gpu: has no effect: it works only with Slurm\n  add --launcher slurm"),
+        (["--prologue", "module load x"], "--prologue module load x: has no effect: it works only with Slurm"),
+    ],
+)
+def test_what_changes_nothing_is_refused(
+    arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, ["run", "quickstart", *arguments, "--dry-run"])
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"bench: {message}")

@@ -95,6 +95,10 @@ def hunted(
         sweep = sweep_of(plans, store, progress, [], ranks, sources=sources, **(goal or {}))
         progress.begin(cells=len(plans), attempts=sweep.planned(), finished=sweep.finished(), folder="run", notes=[])
         best = find_best(sweep, Hunt(**{"margin": 0.02, "budget_s": None, "free": free, "spoiled": nothing, **asked}))
+    if ranks.order:
+        last = said.getvalue().splitlines()[-1]
+        finished, total = last.partition(" ")[0].split("/")
+        assert (finished, " ended: " in last) == (total, True)
     assert store.best() == best
     return best
 

@@ -226,8 +226,9 @@ def test_no_launch_begins_after_the_budget_is_spent_and_a_resumed_run_has_a_new_
     def never(_: object) -> list[Width]:
         return [pair(FSDP, DDP, 0.5)]
 
-    until, made, _ = went_on(tmp_path / "run", [DDP, FSDP], Ordered(), never, budget_s=25.0)
+    until, made, said = went_on(tmp_path / "run", [DDP, FSDP], Ordered(), never, budget_s=25.0)
     assert (until.ended, until.launches, len(made), until.took_s) == ("budget", 3, 3, 30.0)
+    assert said.splitlines()[-1] == "5/5 the budget of 25 s is spent"
     until, again, _ = went_on(tmp_path / "run", [DDP, FSDP], Ordered(), never, budget_s=25.0)
     assert (until.launches, len(again)) == (3, 3)
     assert not {*made} & {*again}
