@@ -169,7 +169,7 @@ class Report:
             certificates(self.bests.values(), self.advice),
             settings_table(self.summary, self.settings, self.probes, most=rows, intervals=intervals),
             *(_compared(self) if self.choices.compares else ()),
-            caveats(self.summary, self.missing, self.unreadable, self.judged, self.probes, self.untils),
+            caveats(self.summary, self.advice, self.missing, self.unreadable, self.judged, self.probes, self.untils),
         ]
         shown = [part.first(lines) if lines and isinstance(part, Lines) else part for part in parts]
         how = measured_how(self.summary, self.settings, self.matrices, short=lines is not None)
