@@ -271,7 +271,7 @@ def caveats(
     if len(lines) > MOST_CAVEATS + 1:  # one more takes no more room than the words on it
         lines = [*lines[:MOST_CAVEATS], f"{counted(len(lines) - MOST_CAVEATS, 'more doubt')}: see the full report."]
     lines = [*_failures(summary), *_out_of_memory(summary), *lines]
-    lines += dict.fromkeys(sentence for task in advice for sentence in _precision(summary, task))
+    lines += dict.fromkeys(sentence for task in advice for sentence in _precision(task))
     lines += _by_sentence([*_unrouted(summary), *_micro_batches(summary)])
     if unfinished := unfinished_words(missing):
         lines.append(f"Not all is measured: {unfinished}.")
@@ -316,7 +316,7 @@ def _by_sentence(told: Sequence[tuple[str, str]]) -> Iterator[str]:
         yield f"{some([name for other, name in told if other == sentence])}: {sentence}"
 
 
-def _precision(summary: Summary, advice: Advice) -> Iterator[str]:
+def _precision(advice: Advice) -> Iterator[str]:
     """What the chosen row holds or sums in another dtype than the runner-up, at the same mixed precision."""
     if advice.runner_up is None:
         return
@@ -325,8 +325,8 @@ def _precision(summary: Summary, advice: Advice) -> Iterator[str]:
         return
     one, other = (row.ranks[0].raw.regime for row in rows)
     names = [str(row.settings["backend"]) for row in rows]
-    if names[0] == names[1]:
-        names = [cell_name(summary, row) for row in rows]
+    if names[0] == names[1]:  # a setting makes the difference, which has a column
+        return
     dtypes: dict[tuple[str, str], list[str]] = {}
     for what, of in SEEN_DTYPES.items():
         if (its := of(one)) and (theirs := of(other)) and its != theirs:
