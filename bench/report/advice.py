@@ -19,7 +19,7 @@ from bench.report.missing import Missing
 from bench.report.naming import caption, search_end, value_of
 from bench.report.rows import CellRows, Row, RowId, Summary
 from bench.report.speedup import SpeedUp, between
-from bench.units import percent
+from bench.units import counted, percent
 
 CHOICES = frozenset({"backend", *COST_OPTIONS, *COST_SETTINGS})
 """Settings that are free to choose for a task, where neither the matrix nor the workload says otherwise. All other
@@ -154,7 +154,8 @@ def advise(
     for cells, headroom, with_headroom in searches:
         row = cells[0].rows[0]
         parts = [f"{caption(name)} {value_of(row, name)}" for name in columns if name != "global_batch"]
-        parts += [] if row.global_batch is None else [f"at a global batch of {row.global_batch}"]
+        on = "" if "num_processes" in columns else f" on {counted(row.world_size, 'rank')}"
+        parts += [] if row.global_batch is None else [f"at a global batch of {row.global_batch}{on}"]
         parts += [f"headroom {percent(headroom)}"] if names_headroom else []
         parts += ["imported"] if partly_imported and _imported(cells) else []
         advice.append(_advise(cells, with_headroom, ", ".join(parts), headroom, off, choices, certified))

@@ -58,7 +58,7 @@ def test_the_search_among_divisors_gives_the_answer_of_the_full_grid(bench: Benc
     assert searched.of == grid.of == (False, FASTEST, 4)
     assert {searched.row.batch_global, grid.row.batch_global} == {GLOBAL}
     assert searched.row.rate == pytest.approx(grid.row.rate, rel=0.25)
-    assert f"At a global batch of {GLOBAL}: " in searched.output
+    assert f"At a global batch of {GLOBAL} on 2 ranks: " in searched.output
     assert f"micro-batch {FASTEST}, accumulate 4: " in searched.output
     for probe in Store(bench.folder / "searched").probes():
         assert isinstance(probe.found, Verdict)

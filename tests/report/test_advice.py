@@ -710,7 +710,7 @@ def test_at_a_global_batch_the_answer_names_micro_batch_and_accumulation() -> No
     zero = [measured(2, 0.35, backend="zero2", global_batch=16), measured(8, 0.2, backend="zero2", global_batch=16)]
     (first, *_) = told([*ddp, *zero])
     assert first.startswith(
-        "At a global batch of 16: train with zero2, micro-batch 8, accumulate 1: 80.0 samples/s, 1.50"
+        "At a global batch of 16 on 2 ranks: train with zero2, micro-batch 8, accumulate 1: 80.0 samples/s, 1.50"
     )
     assert "that of ddp, micro-batch 4, accumulate 2 (" in first
     assert "arger batches were not tried" not in first  # none divides it
@@ -741,7 +741,10 @@ def test_the_tasks_of_a_report_are_judged_together() -> None:
 def test_global_batches_are_tasks_of_their_own_and_said_where_steps_accumulate() -> None:
     several = [measured(2, 0.1, global_batch=whole) for whole in (16, 32)]
     lines = told(several)
-    assert [line.partition(":")[0] for line in lines] == ["At a global batch of 16", "At a global batch of 32"]
+    assert [line.partition(":")[0] for line in lines] == [
+        "At a global batch of 16 on 2 ranks",
+        "At a global batch of 32 on 2 ranks",
+    ]
     grown = [measured(2, 0.2, gradient_accumulation_steps=2), measured(4, 0.3, gradient_accumulation_steps=2)]
     grown += [measured(2, 0.1, backend="fsdp", gradient_accumulation_steps=2)]
     shown = rendered(grown)

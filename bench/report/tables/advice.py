@@ -101,12 +101,12 @@ def answer(summary: Summary, advice: Advice, matrices: Matrices) -> tuple[str, .
 
 
 def _begin(advice: Advice) -> str:
-    """``For num_cams 4: ``, ``At a global batch of 512: ``; nothing where there is one task."""
+    """``For num_cams 4: ``, ``At a global batch of 512 on 8 ranks: ``; nothing where there is one task."""
     return f"{_sentence(in_task(advice))}: " if advice.task else ""
 
 
 def in_task(advice: Advice) -> str:
-    """``for num_cams 4``, ``at a global batch of 512``."""
+    """``for num_cams 4``, ``at a global batch of 512 on 8 ranks``."""
     return advice.task if advice.task.startswith("at ") else f"for {advice.task}"
 
 

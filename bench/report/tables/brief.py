@@ -4,9 +4,10 @@ It fits into a pull request and on one screen. The full report has the rest.
 """
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from bench.records.cell import Regime
 from bench.records.observed import only_forwards
 from bench.records.outcome import KINDS
 from bench.records.until import Until
@@ -56,6 +57,11 @@ MOST_SETTINGS = 20
 MOST_CAVEATS = 6
 OF_LAUNCH = re.compile(r"^launch \d+: ")
 """See `implausible.of_launch`."""
+SEEN_DTYPES: Mapping[str, Callable[[Regime], str | None]] = {
+    "weights": lambda regime: regime.weights_dtype,
+    "summed gradients": lambda regime: regime.reduction_dtype,
+}
+"""What belongs to the backend, and may change how well it trains."""
 MOST_NAMES = 4
 """Cells of one sentence."""
 MOST_TASKS = 8
@@ -178,7 +184,10 @@ def settings_table(
     columns: list[Column[Setting]] = [
         *(_axis(name) for name in summary.columns or ("backend",)),
         *([headroom] if differ else []),
-        Number("batch", lambda setting: batch_of(setting.row) if setting.row else ""),
+        Number(
+            "micro-batch" if all(setting.shown.global_batch for setting in found) else "batch",
+            lambda setting: batch_of(setting.row) if setting.row else "",
+        ),
         *micro_batches(found, lambda setting: setting.row),
         Number(
             "samples/s",
@@ -241,6 +250,7 @@ def _remarks(shown: Setting, doubted: Collection[RowId], observed: Sequence[str]
 
 def caveats(
     summary: Summary,
+    advice: Sequence[Advice],
     missing: Sequence[Missing],
     unreadable: Mapping[str, str],
     judged: Sequence[Judged],
@@ -257,6 +267,7 @@ def caveats(
     if len(lines) > MOST_CAVEATS + 1:  # one more takes no more room than the words on it
         lines = [*lines[:MOST_CAVEATS], f"{counted(len(lines) - MOST_CAVEATS, 'more doubt')}: see the full report."]
     lines = [*_failures(summary), *_out_of_memory(summary), *lines]
+    lines += dict.fromkeys(sentence for task in advice for sentence in _precision(task))
     lines += _by_sentence([*_unrouted(summary), *_micro_batches(summary)])
     if unfinished := unfinished_words(missing):
         lines.append(f"Not all is measured: {unfinished}.")
@@ -280,13 +291,16 @@ def _caveat(summary: Summary, found: Sequence[Doubt]) -> str:
     first, others = row_name(summary, rows[0]), len(rows) - 1
     of_first = [OF_LAUNCH.match(doubt.reason) for doubt in found if doubt.row and doubt.row.id == rows[0].id]
     launches = {match[0] for match in of_first if match}
-    if len(launches) > 1:
+    alike = {OF_LAUNCH.sub("", doubt.reason) for doubt in found}
+    if others and len(alike) == 1:
+        (reason,) = alike
+    elif len(launches) > 1:
         reason = f"in {len(launches)} of {len(rows[0].each)} launches; {reason}"
     measured = {row.id for row in summary.rows if row.measured}
     if len(measured) > 1 and measured == {row.id for row in rows}:
         every = "Both rows, for example" if others == 1 else f"All {len(rows)} rows, such as"
         return f"{every} {first}: {reason}"
-    if len({doubt.reason for doubt in found}) > 1 and others:
+    if len(alike) > 1 and others:
         return f"{first}: {reason} {counted(others, 'other row')}: the same, with other figures."
     more = f" and {counted(others, 'other row')}" if others else ""
     return f"{first}{more}: {reason}"
@@ -296,6 +310,30 @@ def _by_sentence(told: Sequence[tuple[str, str]]) -> Iterator[str]:
     """Each sentence once, with the names of the cells that it is about."""
     for sentence in dict.fromkeys(sentence for sentence, _ in told):
         yield f"{some([name for other, name in told if other == sentence])}: {sentence}"
+
+
+def _precision(advice: Advice) -> Iterator[str]:
+    """What the chosen row holds or sums in another dtype than the runner-up, at the same mixed precision."""
+    if advice.runner_up is None:
+        return
+    rows = sorted((advice.runner_up.reference, advice.runner_up.row), key=lambda row: row is not advice.chosen)
+    if not all(row.ranks for row in rows):
+        return
+    one, other = (row.ranks[0].raw.regime for row in rows)
+    names = [str(row.settings["backend"]) for row in rows]
+    if names[0] == names[1]:  # a setting makes the difference, which has a column
+        return
+    dtypes: dict[tuple[str, str], list[str]] = {}
+    for what, of in SEEN_DTYPES.items():
+        if (its := of(one)) and (theirs := of(other)) and its != theirs:
+            dtypes.setdefault((its, theirs), []).append(what)
+    are = [
+        f"{' and '.join(what)} are {its} in {names[0]} and {theirs} in {names[1]}"
+        for (its, theirs), what in dtypes.items()
+    ]
+    if are:
+        sentence = "; ".join(are)
+        yield f"{sentence[0].upper()}{sentence[1:]}: check that it trains as well."
 
 
 def _unrouted(summary: Summary) -> Iterator[tuple[str, str]]:

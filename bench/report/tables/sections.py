@@ -170,7 +170,7 @@ class Report:
             certificates(self.bests.values(), self.advice),
             settings_table(self.summary, self.settings, self.probes, most=rows, intervals=intervals),
             *(_compared(self) if self.choices.compares else ()),
-            caveats(self.summary, self.missing, self.unreadable, self.judged, self.probes, self.untils),
+            caveats(self.summary, self.advice, self.missing, self.unreadable, self.judged, self.probes, self.untils),
         ]
         shown = [part.first(lines) if lines and isinstance(part, Lines) else part for part in parts]
         asked = "".join(best.options for best in self.bests.values())  # several runs have no such line

@@ -19,7 +19,7 @@ from bench.records.outcome import KINDS, Failed, Hang, Ok, Result
 from bench.records.rank_outcome import Footprint, RankOk, Walked
 from bench.records.verdict import Probe
 from bench.report.controlled import RUN, machine_names
-from bench.report.doubts import causes
+from bench.report.doubts import causes, doubts
 from bench.report.implausible import disturbances
 from bench.report.naming import REASON_LIMIT, batch_of, further_launch, result_batch, settings_name, short_reason
 from bench.report.rows import Measured, Rank, Row, RowId, Summary
@@ -181,8 +181,12 @@ def _attempts(attempts: Attempts, whole: Summary) -> Table:
     cells, doubted = {cell.rows[0].id.cell: cell for cell in whole.cells}, causes(whole)
 
     def why(row: Row) -> str | None:
-        sound = row.measured is None or cells[row.id.cell].is_sound(row)
-        return row.reason if sound else doubted.get(row.id)
+        if row.measured is None or cells[row.id.cell].is_sound(row):
+            return row.reason
+        begin = f"launch {row.launch}: "
+        spoils = [doubt for doubt in doubts(whole) if doubt.row and doubt.row.id == row.id and doubt.grade == "invalid"]
+        own = [doubt.reason.removeprefix(begin) for doubt in spoils if doubt.reason.startswith(begin)]
+        return own[0] if own else doubted.get(row.id)
 
     of_row: list[Column[Row]] = [
         Number("batch per rank", _batch),

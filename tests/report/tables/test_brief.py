@@ -192,6 +192,39 @@ def test_a_doubt_of_several_launches_says_of_how_many() -> None:
     ]
 
 
+def test_rows_with_the_same_figures_are_the_same_whatever_their_launch() -> None:
+    launches = [busy_at(2, share, launch=number) for number, share in enumerate((0.0, 0.5), 1)]
+    told = "other processes took 50.0 % of the CPU during the attempt."
+    assert lines_of_caveats(*launches, busy_at(4), steps(0.4, 8)) == [f"ddp, batch 2 and 1 other row: {told}"]
+    assert lines_of_caveats(*launches) == [f"ddp, batch 2: launch 2: {told}"]
+
+
+def test_what_leads_in_other_dtypes_than_the_runner_up_is_said_in_one_line() -> None:
+    def of(backend: str, step_s: float, **dtypes: str) -> Any:
+        ranks = ok((step_s,) * 3, (step_s,) * 3, backend=backend).ranks
+        regimes = [rank.regime.model_copy(update=dtypes) for rank in ranks]
+        changed = (one.model_copy(update={"regime": new}) for one, new in zip(ranks, regimes, strict=True))
+        return result(world(*changed), backend=backend)
+
+    half, single = (dict.fromkeys(("weights_dtype", "reduction_dtype"), dtype) for dtype in ("bfloat16", "float32"))
+    mixed = {"weights_dtype": "float32", "reduction_dtype": "bfloat16"}
+    zero = of("zero2", 0.1, **half)
+    assert lines_of_caveats(zero, of("ddp", 0.2, **single)) == [
+        "Weights and summed gradients are bfloat16 in zero2 and float32 in ddp: check that it trains as well."
+    ]
+    assert lines_of_caveats(zero, of("ddp", 0.2, **mixed), of("fsdp", 0.3, **single)) == [
+        "Weights are bfloat16 in zero2 and float32 in ddp: check that it trains as well."
+    ]
+    assert lines_of_caveats(zero, of("ddp", 0.2, **half), of("fsdp", 0.3, **single)) == []
+
+
+def test_at_a_global_batch_the_table_has_the_word_of_the_heading() -> None:
+    text = brief(steps(0.1, global_batch=16), steps(0.2, backend="fsdp", global_batch=16))
+    assert text.startswith("## At a global batch of 16 on 2 ranks: train with ddp, micro-batch 2, accumulate 4: ")
+    assert [(row["micro-batch"], row["accumulate"]) for row in table(text)] == [("2", "4")] * 2
+    assert "batch" in table(brief(steps(0.1)))[0]
+
+
 @pytest.mark.parametrize("count", [7, 8])
 def test_no_line_says_that_one_doubt_is_left_out(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [steps(0.05 * batch, batch) for batch in range(1, count + 1)]

@@ -193,6 +193,16 @@ def test_launches_of_an_attempt_are_told_apart() -> None:
         assert [row[0] for row in shown[table].rows] == ["2", "2 (launch 2)", "2 (launch 3)"], table
 
 
+def test_each_launch_has_its_own_reasons() -> None:
+    nan, good = result(ok(losses=(1.0, float("nan")))), result()
+    shown = tables([nan, launched(nan, 2), launched(good, 3)])["Attempts"]
+    assert [row[-1] for row in shown.rows] == [
+        "the loss is not a finite number.",
+        "the loss is not a finite number.",
+        "launch 1: the loss is not a finite number.",  # which spoils the row
+    ]
+
+
 def test_the_search_and_its_walk() -> None:
     (one,) = records()[3:]
     verdict = Verdict(
