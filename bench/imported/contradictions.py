@@ -39,7 +39,7 @@ def of_throughput(row: Given, attempt: Attempt, step_s: float, samples_per_s: fl
 
 def _step_of(attempt: Attempt) -> str:
     """The samples of a step in words."""
-    several = attempt.cell.gradient_accumulation_steps
+    several = attempt.cell.accumulate(attempt.batch_per_rank)
     accumulated = f", accumulated {several} times," if several > 1 else ""
     return f"batch {attempt.batch_per_rank} on {attempt.cell.num_processes} ranks{accumulated}"
 

@@ -75,7 +75,11 @@ def certificate(
     elif best.unanswered:
         yield f"No answer for {listed(best.unanswered)}: nothing that could be one was measured in full."
     left = any(answer.ruled_out.get(by) for answer in best.answers for by in NOT_MEASURED)
-    rest = " Leave out --best to measure the rest." if left or best.ended == "budget" else ""
+    rest = (
+        " Settings are shown at the fastest batch that was measured; leave out --best to measure the rest."
+        if left or best.ended == "budget"
+        else ""
+    )
     made = (
         f"{counted(best.attempts, 'launch')} in {duration(best.took_s)}; the matrix has {counted(best.of, 'setting')}."
     )
@@ -83,7 +87,7 @@ def certificate(
 
 
 def _why_wider(best: Best) -> str:
-    """Why it ended with more than was asked for, and what goes on; empty if it did not."""
+    """Why it ended with more than was asked for; empty if it did not."""
     if best.ended == "budget":
         return f" The budget of {duration(best.budget_s)} is spent: the same command goes on with a new one."
     if all(answer.within <= best.margin for answer in best.answers):
@@ -92,9 +96,7 @@ def _why_wider(best: Best) -> str:
     if not best.frugal:
         return f" It ended before {asked} was certain: {much}."
     late = "late in a run, a wider share is enough" if best.ended == "certified" else much
-    return (
-        f" It ended before {asked} was certain: {late} (`bench guide best`); --settle {100 * best.margin:g}% goes on."
-    )
+    return f" It ended before {asked} was certain: {late} (`bench guide best`)."
 
 
 def _within(answer: Fastest) -> str:
