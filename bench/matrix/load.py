@@ -145,9 +145,8 @@ def _override(data: Values, places: Places, text: str, *, axis: bool = False) ->
 def _refuse_hidden(matrix: Matrix, overrides: Sequence[str]) -> None:
     """Raises InputError for an override that no combination uses: the run would not measure what it requests."""
     set_by = {key: text for key, text in matrix.places.items() if len(key) == 2 and text in overrides}
-    combined = combinations(matrix)
     for (part, field), text in set_by.items():
-        if part == "probe" and not any("probe" in batches_of(matrix, each) for each in combined):
+        if part == "probe" and not any("probe" in batches_of(matrix, each) for each in combinations(matrix)):
             fix = "use `bench probe`, or search with --axis batch=probe"
             raise InputError("has no effect: no cell searches its batch", where=text, fix=fix)
         if (part, field) == ("measure", "dataloader_prefetch") and not matrix.measure.dataloader_workers:
@@ -155,7 +154,7 @@ def _refuse_hidden(matrix: Matrix, overrides: Sequence[str]) -> None:
             raise InputError("has no effect: no worker loads batches ahead", where=text, fix=fix)
         if part not in ("workload", "train", "launch", "defaults"):
             continue
-        given = [str(c[str(field)].key[0]) if field in c else part for c in combined]
+        given = [str(c[str(field)].key[0]) if field in c else part for c in combinations(matrix)]
         if part not in given:
             value = "…" if text.startswith(f"{part}=") else text.partition("=")[2]
             fixes = {"matrix": f"--axis {field}={value}", "defaults": f"defaults.{field}={value}"}
