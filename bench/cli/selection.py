@@ -149,8 +149,7 @@ def read(
     from bench.matrix.select import narrow
     from bench.matrix.yaml_file import refusal
 
-    _refuse_twice(overrides, "")
-    _refuse_twice(axis or [], "--axis ")
+    _refuse_twice(axis or [])
     set_by = settings_.overrides(settings or {})
     overrides = [*set_by, *overrides]
     backends = [f"backend={backend}"] if matrix is None and backend is not None else []
@@ -184,14 +183,14 @@ def read(
     return Selection(loaded, plans, hardware, every)
 
 
-def _refuse_twice(texts: Sequence[str], option: str) -> None:
-    """Raises InputError for a field that is set twice: the first value would be lost."""
+def _refuse_twice(axes: Sequence[str]) -> None:
+    """Raises InputError for an axis that is given twice: the first values would be lost."""
     given: dict[str, str] = {}
-    for text in texts:
+    for text in axes:
         first = given.setdefault(text.partition("=")[0].strip(), text)
         if first is not text:
-            problem = f"{first} has no effect: it is set again" if first != text else "is given twice"
-            raise InputError(problem, where=f"{option}{text}", fix="leave one of the two out")
+            problem = f"{first} has no effect: the axis is set again" if first != text else "is given twice"
+            raise InputError(problem, where=f"--axis {text}", fix="give all its values in one")
 
 
 def _refuse_unused_ranks(matrix: "Matrix", plans: "Sequence[CellPlan]", overrides: Sequence[str]) -> None:
