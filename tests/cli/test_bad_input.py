@@ -584,7 +584,10 @@ def test_a_number_of_threads_that_is_none_is_refused_before_a_launch(
     [
         (["probe.max_batch=8"], "probe.max_batch=8: has no effect: no cell searches its batch\n  use `bench probe`"),
         (["measure.launches=3", "--best"], "measure.launches=3: has no effect: --best launches what decides"),
-        (["--axis", "num_cams=1", "--axis", "num_cams=2"], "--axis num_cams=2: num_cams=1 has no effect: the axis is set again"),
+        (
+            ["--axis", "num_cams=1", "--axis", "num_cams=2"],
+            "--axis num_cams=2: num_cams=1 has no effect: the axis is set again",
+        ),
         (["measure.dataloader_prefetch=4"], "measure.dataloader_prefetch=4: has no effect: no worker loads batches"),
         (["launch.num_processes=2", "--select", "backend=single"], "launch.num_processes=2: has no effect: single"),
         (["--partition", "gpu"], "--partition gpu: has no effect: it works only with Slurm\n  add --launcher slurm"),
