@@ -14,7 +14,7 @@ from bench.cli.app import REPORTS
 from bench.cli.environment import check_environment
 from bench.cli.printing import console
 from bench.cli.quantities import seconds, share
-from bench.cli.run_screen import begin, print_end, reported
+from bench.cli.run_screen import begin, load_libraries, print_end, reported
 from bench.cli.settings import JOB, SEARCH, sets
 from bench.errors import InputError
 from bench.matrix import Matrix
@@ -283,6 +283,7 @@ def _measure(
         return
     if not how.force:
         refuse_what_cannot_fit(plans, hardware.device, machine.host_bytes())
+    load_libraries()
     with (
         where.share(matrix, hardware, folder) as share,
         Progress(console()) as progress,

@@ -26,8 +26,14 @@ if TYPE_CHECKING:
 LONG_BYTES = 2 * GIB
 """Memory limit from which a search on a CPU may take long: it fills the memory several times."""
 LIBRARIES = ("scipy.special", "scipy.optimize")
-"""What rates and reports need. Compiled modules can be imported once: if a signal ended the import of one after the
-first result, the report could not be written."""
+"""What rates and reports need."""
+
+
+def load_libraries() -> None:
+    """Before anything starts: compiled modules can be imported once, and if a signal ended the import of one after the
+    first result, the report could not be written."""
+    for name in LIBRARIES:
+        import_module(name)
 
 
 def begin(progress: "Progress", sweep: "Sweep", matrix: "Matrix") -> None:
@@ -50,8 +56,6 @@ def begin(progress: "Progress", sweep: "Sweep", matrix: "Matrix") -> None:
 @contextmanager
 def reported(progress: "Progress", sweep: "Sweep") -> Iterator[None]:
     """Write the run's report at the end of the sweep, also when Ctrl-C or a signal stops it."""
-    for name in LIBRARIES:
-        import_module(name)
     try:
         yield
     except (KeyboardInterrupt, SystemExit) as stop:
