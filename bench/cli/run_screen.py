@@ -25,14 +25,12 @@ if TYPE_CHECKING:
 
 LONG_BYTES = 2 * GIB
 """Memory limit from which a search on a CPU may take long: it fills the memory several times."""
-LIBRARIES = ("scipy.special", "scipy.optimize")
-"""What rates and reports need."""
 
 
 def load_libraries() -> None:
-    """Before anything starts: compiled modules can be imported once, and if a signal ended the import of one after the
-    first result, the report could not be written."""
-    for name in LIBRARIES:
+    """Of rates and reports, before anything starts: compiled modules can be imported once, and if a signal ended the
+    import of one after the first result, the report could not be written."""
+    for name in ("scipy.special", "scipy.optimize"):
         import_module(name)
 
 
