@@ -6,10 +6,12 @@ from typing import Any
 from bench.backends.registry import FAMILIES, autocasts, backend_of
 from bench.backends.sharding import beside_sharding, sharding_config
 from bench.records.base import Device
-from bench.records.cell import Cell
+from bench.records.cell import MICRO_BATCHES, Cell
 
 
-def accelerate_config(cell: Cell, units: tuple[str, ...] | None, device: Device) -> dict[str, Any]:
+def accelerate_config(
+    cell: Cell, units: tuple[str, ...] | None, device: Device, batch_per_rank: int | None = None
+) -> dict[str, Any]:
     """The config that bench passes to `accelerate launch --config_file` for ``cell``.
 
     Args:
@@ -17,6 +19,7 @@ def accelerate_config(cell: Cell, units: tuple[str, ...] | None, device: Device)
             the model is one unit. A user's config, or else accelerate, says what it wraps.
         device: accelerate gets the same config for a CPU as for a GPU, because its MULTI_CPU type starts only one
             process on a single machine. The runner's device adapter then keeps the ranks on the CPU.
+        batch_per_rank: None: the runner sets what depends on it.
     """
     backend = backend_of(cell)
     config: dict[str, Any] = {
@@ -48,6 +51,8 @@ def accelerate_config(cell: Cell, units: tuple[str, ...] | None, device: Device)
                 engine_section["deepspeed_config_file"] = _resolved(engine_section["deepspeed_config_file"], cell)
         elif engine_section.get("gradient_clipping") in (None, "auto"):
             engine_section["gradient_clipping"] = cell.train.max_grad_norm or 0
+        if MICRO_BATCHES in engine_section and batch_per_rank is not None and cell.script is None:
+            engine_section[MICRO_BATCHES] = cell.micro_batches(batch_per_rank)
         config["deepspeed_config"] = engine_section
     return config
 

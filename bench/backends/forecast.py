@@ -84,7 +84,7 @@ def forecast(cell: Cell, program: Program) -> Forecast:
     if backend_of(cell).family == "fsdp" and program.flat is not None:
         program = program.flat
     first, second, *more = program.batches
-    several = min(2, cell.accumulate(1))
+    several = min(2, cell.micro_batches(1))
     held = list(holdings(cell, program, several))
     lines = upper([_line(one, first, second) for one in held])
     alone = holdings(cell, program, 1) if several > 1 and cell.global_batch is not None else ()

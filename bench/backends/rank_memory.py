@@ -62,9 +62,9 @@ class Unsharded:
     def on_event(self, moment: Moment) -> Iterator[None]:
         """Change the parts at an event. Yields where they are at a peak of their own."""
         if moment.event == "gradient" and moment.index is not None:
-            yield from self.accumulates(self.width * self.sizes[moment.index])
+            yield from self.add_gradient(self.width * self.sizes[moment.index])
 
-    def accumulates(self, size: int) -> Iterator[None]:
+    def add_gradient(self, size: int) -> Iterator[None]:
         """A whole gradient, which stays; one of a later micro-batch is added to it and freed."""
         if self.first:
             self.parts["gradients"] += size

@@ -43,25 +43,14 @@ def _forbids_training(cell: Cell, family: Family) -> str | None:
             f"Muon orthogonalizes whole matrices, and {cell.backend} gives the optimizer flat parts of the weights: use"
             " single, ddp or fsdp2"
         )
-    if reason := _forbids_sync(cell):
-        return f"train.accumulate_sync: {train.accumulate_sync} does not work with {cell.backend}: {reason}"
+    if reason := cell.forbids_sync(backend_of(cell).sharding):
+        return reason
     if train.compile == "model" and backend_of(cell).sharding not in NOT_SHARDED:
         return (
             f"{cell.backend} gathers weights in hooks around each unit, and torch.compile makes no graph across"
             " them: it would compile pieces and not the model; use compile: unit"
         )
     return _forbids_engine(cell) if family == "deepspeed" else None
-
-
-def _forbids_sync(cell: Cell) -> str | None:
-    match cell.train.accumulate_sync, backend_of(cell).sharding:
-        case ("last" | "each", _) if cell.num_processes == 1:
-            return "it has one rank, with nobody to reduce gradients with"
-        case "last", "zero2" | "zero3":
-            return "its ranks keep only their part of the gradients, so each micro-batch reduces them"
-        case "each", "zero0" | "zero1":
-            return "DeepSpeed reduces in the last micro-batch alone"
-    return None
 
 
 def _forbids_engine(cell: Cell) -> str | None:

@@ -46,7 +46,7 @@ class Zero12(Unsharded):
             if self.early:
                 yield from self.add(size)
             else:
-                yield from self.accumulates(self.width * size)
+                yield from self.add_gradient(self.width * size)
         if moment.event == "end" and not self.defers:
             if not self.early:
                 self.parts["gradients"] = 0

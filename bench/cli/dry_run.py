@@ -13,6 +13,7 @@ from bench.records.cell import Attempt
 from bench.records.machine import Hardware
 from bench.records.plan import CellPlan
 from bench.records.verdict import Goal, OfDivisors
+from bench.report.naming import micro_batches_in_words
 from bench.units import percent, size
 
 MOST_DETAILED = 8
@@ -48,7 +49,7 @@ def _cell(
         beside = [
             *backends.beside_config(cell, hardware.device),
             *["units as found in the model"] * finds,
-            *_accumulate(plan),
+            *micro_batches_in_words(plan),
         ]
         outside = [f"  set outside the config: {', '.join(beside) or 'nothing'}"]
     else:
@@ -70,18 +71,6 @@ def _cell(
             why = AS_FOR_GPUS if several and hardware.device == "cpu" else ""
             shown += [f"  {name}{why}:", *(f"    {line}" for line in files[name].splitlines())]
     return shown
-
-
-def _accumulate(plan: CellPlan) -> list[str]:
-    """How many micro-batches make a step: with a global batch, another number at each batch."""
-    cell = plan.cell
-    if not cell.accumulates:
-        return []
-    if cell.global_batch is None:
-        return [f"accumulate {cell.gradient_accumulation_steps}"]
-    if plan.search:
-        return [f"accumulate up to a global batch of {cell.global_batch}"]
-    return [f"accumulate {cell.accumulate(batch)} at batch {batch}" for batch in plan.batches]
 
 
 def _title(plan: CellPlan) -> str:

@@ -5,7 +5,6 @@ import os
 from bench.errors import InputError
 from bench.matrix import step_batches
 
-ACCUMULATION = "ACCELERATE_GRADIENT_ACCUMULATION_STEPS"
 THREADS = "OMP_NUM_THREADS"
 
 
@@ -13,10 +12,10 @@ def check_environment() -> None:
     """Refuse what would measure something else, or fail only after the launch.
 
     Raises:
-        InputError: gradient accumulation is on, or the number of threads is not a positive whole number.
+        InputError: accelerate would take several batches for a step, or the number of threads is no positive whole
+            number.
     """
-    if (steps := os.environ.get(ACCUMULATION, "1")) != "1":
-        raise step_batches.refused(repr(steps), "environment", ACCUMULATION)
+    step_batches.check_environment(os.environ)
     threads = os.environ.get(THREADS, "1").strip()
     if not (threads.isascii() and threads.isdigit() and int(threads) > 0):
         raise InputError(

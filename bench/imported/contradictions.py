@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from bench.errors import InputError
 from bench.imported import fields
 from bench.imported.files import Given
-from bench.records.cell import Attempt
+from bench.records.cell import MICRO_BATCHES, Attempt
 from bench.records.phases import BACKWARD_STEP, PHASE_NAMES
 from bench.units import gib, percent, rate
 
@@ -21,7 +21,7 @@ MOST_LONGER = 2.0
 
 FIX = (
     "batch is the number of samples of one rank in one forward. If several of them make one optimizer step, say so:"
-    " gradient_accumulation_steps. If the source contradicts itself, leave one of the two out"
+    f" {MICRO_BATCHES}. If the source contradicts itself, leave one of the two out"
 )
 
 
@@ -39,9 +39,9 @@ def of_throughput(row: Given, attempt: Attempt, step_s: float, samples_per_s: fl
 
 def _step_of(attempt: Attempt) -> str:
     """The samples of a step in words."""
-    several = attempt.cell.accumulate(attempt.batch_per_rank)
-    accumulated = f", accumulated {several} times," if several > 1 else ""
-    return f"batch {attempt.batch_per_rank} on {attempt.cell.num_processes} ranks{accumulated}"
+    several = attempt.cell.micro_batches(attempt.batch_per_rank)
+    each = f", {several} micro-batches each," if several > 1 else ""
+    return f"batch {attempt.batch_per_rank} on {attempt.cell.num_processes} ranks{each}"
 
 
 def of_steps(row: Given, attempt: Attempt) -> None:

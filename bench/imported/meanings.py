@@ -9,11 +9,12 @@ from pydantic import JsonValue
 from bench.errors import InputError, InputErrors, one_line
 from bench.imported import fields
 from bench.imported.contradictions import ROUNDING
-from bench.imported.fields import ACCUMULATION, Amount
+from bench.imported.fields import Amount
 from bench.imported.files import LONGEST_NOTE, Given, Values
 from bench.imported.names import is_figure, plain, setting_of
 from bench.matrix.yaml_file import canonical, show
 from bench.records.base import not_finite
+from bench.records.cell import MICRO_BATCHES
 from bench.records.stated import RESULTS
 from bench.units import counted, rate
 
@@ -158,12 +159,12 @@ def _whole(row: Given, name: str) -> int | None:
 
 
 def _with_batch(row: Given) -> Given:
-    """The batch of a rank in one forward, from the samples of a step: global / ranks / accumulation.
+    """The batch of a rank in one forward, from the samples of a step: global / ranks / micro-batches.
 
     Raises:
-        InputError: the batch, the ranks, the accumulation and the global batch contradict each other.
+        InputError: the batch, the ranks, the micro-batches and the global batch contradict each other.
     """
-    batch, ranks, several = (_whole(row, name) for name in ("batch", "num_processes", ACCUMULATION))
+    batch, ranks, several = (_whole(row, name) for name in ("batch", "num_processes", MICRO_BATCHES))
     total, place = _whole(row, "global_batch"), row.place("global_batch")
     values = {name: value for name, value in row.values.items() if name != "global_batch"}
     if total is None and batch is None:
@@ -175,13 +176,13 @@ def _with_batch(row: Given) -> Given:
         if each % 1 or (batch and batch != each):
             raise InputError(
                 f"{total} samples a step are impossible: {f'batch {batch} on ' if batch else ''}{ranks} ranks"
-                f"{f', accumulated {several} times,' if several else ''} "
+                f"{f', {several} micro-batches each,' if several else ''} "
                 + (f"give {batch * ranks * (several or 1)}" if batch else "cannot share them evenly"),
                 where=place,
                 field="global_batch",
                 fix="batch is the number of samples of one rank in one forward; leave one of the two out",
             )
-        values |= {"batch": int(each)} | ({ACCUMULATION: several} if several and several > 1 else {})
+        values |= {"batch": int(each)} | ({MICRO_BATCHES: several} if several and several > 1 else {})
     elif total and not batch:
         values["global_batch"] = total  # for the message that the ranks are missing
     return replace(row, values=values)

@@ -30,8 +30,8 @@ class Read:
 def read_result(file: Path, attempt: Attempt, hardware: Hardware) -> Read | str:
     """The figures in the JSON object that the script of ``attempt`` has written, or why there are none.
 
-    `step_time_...` is the mean time of one optimizer step, in which each process takes the batch, as many times as the
-    script accumulates; `samples_per_s` counts the samples of all processes.
+    `step_time_...` is the mean time of one optimizer step, in which each process takes the batch, once for each
+    micro-batch; `samples_per_s` counts the samples of all processes.
     """
     try:
         return _read(file, attempt, hardware)

@@ -14,7 +14,6 @@ from bench.records.base import Device
 from bench.records.cell import Attempt, Audit, Walk
 from bench.store.spool import Spec
 
-ACCUMULATION = "gradient_accumulation_steps"
 """The field of a config of DeepSpeed. The runner sets it, too: a walk has several batches, and other backends have no
 such field."""
 _FINDS = 'import sys; from importlib.util import find_spec as has; sys.exit(not (has("accelerate") and has("bench")))'
@@ -76,10 +75,8 @@ def files(
     if own is not None:  # a script's config stays as it is, but for its ranks
         config: dict[str, Any] = {**own, "num_processes": attempt.cell.num_processes}
     else:
-        config = backends.accelerate_config(attempt.cell, units, device)
-        engine = config.get("deepspeed_config", {})
-        if not isinstance(attempt, Walk) and script is None and ACCUMULATION in engine:
-            engine[ACCUMULATION] = attempt.cell.accumulate(attempt.batch_per_rank)
+        batch = None if isinstance(attempt, Walk) else attempt.batch_per_rank
+        config = backends.accelerate_config(attempt.cell, units, device, batch)
     if script is not None:
         port = {"main_process_port": 0} if attempt.cell.num_processes > 1 else {}  # accelerate chooses a free one
         return written | _config_files({**config, **port}, folder)

@@ -14,13 +14,13 @@ from bench.backends import (
     from_accelerate_config,
     own_precision,
 )
-from bench.backends.registry import section
 from bench.errors import InputError, near_miss
 from bench.matrix import accelerate_keys as keys
+from bench.matrix import step_batches
 from bench.matrix.yaml_file import Document, Key, dotted, parse, parse_json, place_of, read_text, refusal, show
+from bench.records.cell import MICRO_BATCHES
 
 DISTRIBUTED_TYPES = tuple(dict.fromkeys(family.distributed_type for family in FAMILIES.values()))
-ACCUMULATION = "gradient_accumulation_steps"
 _FALSE = ("false", "no", "none")
 _NO_NVME = "bench measures offload to the host's memory, not to NVMe"
 _CLASSES = "fsdp_transformer_layer_cls_to_wrap"
@@ -140,12 +140,6 @@ def _as_written(content: Content, folder: Path, where: str | None) -> Content:
     return content
 
 
-def written_accumulation(content: Content) -> JsonValue:
-    """The micro-batches of a step that a config names, for DeepSpeed; 1 if it names none."""
-    given = section(content, "deepspeed_config")
-    return (section(given, "deepspeed_config_file") or given).get(ACCUMULATION, 1)
-
-
 def written_precision(content: Content) -> str:
     """The precision that a script's config names, whatever it is."""
     return str(content.get("mixed_precision") or own_precision(content, None))
@@ -191,7 +185,8 @@ def _check_deepspeed(document: Document, path: Path) -> None:
         given["deepspeed_config_file"] = _read_deepspeed(given["deepspeed_config_file"], path.parent, place)
         return
     _one_of(document, (*section, "zero_stage"), (0, 1, 2, 3), 2)
-    _check_accumulation(document, (*section, ACCUMULATION))
+    key = (*section, MICRO_BATCHES)
+    step_batches.check_written(_at(document, key, 1), document.places, key)
     _number_or_auto(document, (*section, "gradient_clipping"))
     for part in ("optimizer", "param"):
         _one_of(document, (*section, f"offload_{part}_device"), ("none", "cpu", None), "none", _NO_NVME)
@@ -242,7 +237,7 @@ def _read_deepspeed(file: JsonValue, folder: Path, place: str | None) -> Content
     for name in ("bf16", "fp16", "optimizer", "scheduler", "torch_autocast", "zero_optimization"):
         _mapping_if_any(document, (name,))
     _known(document, zero, keys.ZERO, "DeepSpeed rejects it, once the ranks have started")
-    _check_accumulation(document, (ACCUMULATION,), "auto")
+    step_batches.check_written(_at(document, (MICRO_BATCHES,), 1), document.places, (MICRO_BATCHES,), "auto")
     _one_of(document, (*zero, "stage"), (0, 1, 2, 3, "auto"), 0)
     for part in ("optimizer", "param"):
         _mapping_if_any(document, (*zero, f"offload_{part}"))
@@ -409,10 +404,3 @@ def _refuse_compilation(document: Document) -> None:
     fix = "leave it out; set train.compile: unit"
     for key in (("dynamo_backend",), ("dynamo_config", "dynamo_backend")):
         _refuse(document, key, what, ("no", "false", "none"), fix)
-
-
-def _check_accumulation(document: Document, key: Key, *others: str) -> None:
-    value = _at(document, key, 1)
-    if value not in others and (type(value) is not int or value < 1):
-        allowed = " or ".join(["a whole number, at least 1", *others])
-        raise refusal(f"{show(value)} fails in accelerate or DeepSpeed", document.places, key, allowed=allowed)

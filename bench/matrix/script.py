@@ -4,7 +4,6 @@ import re
 import shutil
 import sys
 import warnings
-from collections.abc import Mapping
 from functools import cache
 from pathlib import Path, PurePath
 from typing import Any
@@ -17,8 +16,8 @@ from bench.matrix.combinations import Combination
 from bench.matrix.matrix_file import Matrix, MatrixFile
 from bench.matrix.yaml_file import Key, Places, refusal, show
 from bench.records.base import Device
-from bench.records.cell import Measure
-from bench.records.script import ACCUMULATIONS, IN_LOG, Script, placeholders
+from bench.records.cell import MICRO_BATCHES, Measure
+from bench.records.script import CALLED_MICRO_BATCHES, IN_LOG, Script, placeholders
 from bench.records.stated import FIGURES
 from bench.workloads import Definition, Workload
 
@@ -88,7 +87,7 @@ def own_processes(file: MatrixFile) -> int | None:
 
 def _provided(file: MatrixFile, script: Script) -> tuple[str, ...]:
     """The placeholders that bench fills in by itself. With a global batch, micro-batches of a step are one."""
-    return (*PROVIDED, *(script.accumulating if file.values_of(GLOBAL) else ()))
+    return (*PROVIDED, *(script.step_placeholders if file.values_of(GLOBAL) else ()))
 
 
 @cache
@@ -133,7 +132,7 @@ def check(file: MatrixFile, places: Places, device: Device) -> None:
 def axes_of(script: Script) -> list[str]:
     """The names that an axis may have."""
     of_bench = [name for name in ("backend", "batch", "mixed_precision") if script.uses(*OF_BENCH[name])]
-    of_bench += [GLOBAL] if script.accumulating else []
+    of_bench += [GLOBAL] if script.step_placeholders else []
     return [*of_bench, *sorted(script.placeholders.difference(PROVIDED))]
 
 
@@ -148,7 +147,7 @@ def check_axes(file: MatrixFile, places: Places) -> None:
     for key, entry in sections:
         if wrong := next((name for name in entry if name not in allowed), None):
             use = " or ".join(f"{{{name}}}" for name in OF_BENCH.get(wrong, (wrong,)))
-            use = "{accumulate}" if wrong == GLOBAL else use
+            use = f"{{{MICRO_BATCHES}}}" if wrong == GLOBAL else use
             raise refusal(
                 f"no placeholder of the command uses {wrong!r}",
                 places,
@@ -164,7 +163,7 @@ def check_values(matrix: Matrix, given: Combination) -> None:
     if script is None:
         return
     provided = _provided(matrix, script)
-    if twice := [name for name in script.accumulating if name in provided and name in given]:
+    if twice := [name for name in script.step_placeholders if name in provided and name in given]:
         problem = f"{twice[0]} follows from global_batch and the batch"
         raise refusal(problem, matrix.places, given[twice[0]].key, fix="leave one of the two out")
     if missing := sorted(script.placeholders.difference(provided, given)):
@@ -176,42 +175,6 @@ def check_values(matrix: Matrix, given: Combination) -> None:
             allowed=f"the name of an axis, or one of {', '.join(PROVIDED)}",
             fix=near_miss(missing[0], [*PROVIDED, *given]) or f"add matrix.{missing[0]}, or defaults.{missing[0]}",
         )
-
-
-def accumulates(file: MatrixFile) -> bool:
-    """Whether the command says how many batches make one optimizer step."""
-    script = script_of(file)
-    return script is not None and script.accumulation(dict.fromkeys(script.placeholders)) is not None
-
-
-def accumulation_of(matrix: Matrix, options: Mapping[str, JsonValue], given: Combination) -> int:
-    """Batches that make one optimizer step of the script, as far as the matrix says; 1 for a workload.
-
-    Raises:
-        InputError: the value is no number of batches.
-    """
-    script = script_of(matrix)
-    said = script and script.accumulation(options)
-    if not said:
-        return 1
-    name, steps = said
-    if others := [other for other in options if other.lower() in ACCUMULATIONS and options[other] != steps]:
-        raise refusal(
-            f"{name} {show(steps)} and {others[0]} {show(options[others[0]])} both say how many batches make one step",
-            matrix.places,
-            given[name].key if name in given else ("command",),
-            fix="hand over one of them",
-        )
-    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
-        key = given[name].key if name in given else ("command",)
-        raise refusal(
-            f"{show(steps)} cannot be used: a command's {name} is how many batches make one optimizer step",
-            matrix.places,
-            key,
-            allowed="a whole number, at least 1",
-            fix="give the axis another name if it means something else",
-        )
-    return steps
 
 
 def check_program(matrix: Matrix, path: str) -> None:
@@ -301,8 +264,8 @@ def _check_settings(script: Script, places: Places) -> None:
             "has no effect on a script",
             places,
             trained,
-            fix="put {gradient_accumulation_steps} into the command, and give --axis gradient_accumulation_steps=2"
-            if trained[-1] == "accumulate"
+            fix=f"put {{{MICRO_BATCHES}}} into the command, and give --axis {MICRO_BATCHES}=2"
+            if trained[-1] in CALLED_MICRO_BATCHES
             else "make it an axis, such as lr, and put {lr} into the command",
         )
 

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from bench.errors import InputError
 from bench.matrix import yaml_file
-from bench.records.script import ACCUMULATIONS, WORLDS
+from bench.records.cell import MICRO_BATCHES
+from bench.records.script import CALLED_MICRO_BATCHES, WORLDS
 
 BATCHES = (
     "per_device_train_batch_size",
@@ -60,13 +61,13 @@ def matrix_for(source: str, script: str) -> str:
     started = next((names[name] for name in STARTED if name in names), None) if _spawns(tree) else None
     if started:
         words += _said(started, "{num_processes}", joined=joined)
-    accumulation = next((names[name] for name in names if name in ACCUMULATIONS), None)
+    several = next((names[name] for name in names if name in CALLED_MICRO_BATCHES), None)
     lines = [f"command: [{', '.join(map(_quoted, words))}]", "matrix: {batch: probe}  # or [1, 2, 4]"]
-    default = options.get(accumulation) if accumulation else None
-    if accumulation and isinstance(default, int):
-        more = _said(accumulation, "{gradient_accumulation_steps}", joined=joined)
+    default = options.get(several) if several else None
+    if several and isinstance(default, int):
+        more = _said(several, f"{{{MICRO_BATCHES}}}", joined=joined)
         lines[0] = f"command: [{', '.join(map(_quoted, [*words, *more]))}]"
-        lines.append(f"defaults: {{gradient_accumulation_steps: {default}}}  # the script's own default")
+        lines.append(f"defaults: {{{MICRO_BATCHES}: {default}}}  # the script's own default")
     if _spawns(tree) and not started:
         lines.append("launch: {num_processes: 2}  # as many as it starts by itself: a run checks it")
     return "\n".join(lines) + "\n"
@@ -86,7 +87,7 @@ def _options(tree: ast.Module) -> Iterator[tuple[str, object]]:
             used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
             if used & TRAINER:
                 yield "--per_device_train_batch_size", None
-                yield "--gradient_accumulation_steps", 1
+                yield f"--{MICRO_BATCHES}", 1
 
 
 def _fields(tree: ast.Module) -> Iterator[tuple[str, object]]:

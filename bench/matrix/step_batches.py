@@ -1,22 +1,30 @@
 """How many batches make one optimizer step: who may say it, and who may not. Pure."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pydantic import JsonValue
 
+from bench.backends.registry import section
 from bench.errors import InputError
 from bench.matrix import script
-from bench.matrix.accelerate_file import ACCUMULATION, written_accumulation
 from bench.matrix.combinations import Combination, Value
 from bench.matrix.matrix_file import Matrix, Training, Values
 from bench.matrix.yaml_file import Key, Places, dotted, place_of, refusal, show
-from bench.records.cell import Cell
+from bench.records.cell import MICRO_BATCHES, Cell
+from bench.records.script import CALLED_MICRO_BATCHES
 
 OWN: Key = ("train", "accumulate")
+VARIABLE = "ACCELERATE_GRADIENT_ACCUMULATION_STEPS"
 
 
-def refused(value: str, where: str | None, field: str) -> InputError:
+def check_environment(environment: Mapping[str, str]) -> None:
+    """Raises InputError if a variable of accelerate turns accumulation on."""
+    if (steps := environment.get(VARIABLE, "1")) != "1":
+        raise _refused(repr(steps), "environment", VARIABLE)
+
+
+def _refused(value: str, where: str | None, field: str) -> InputError:
     """The message of every refusal of gradient accumulation, wherever it was requested."""
     return InputError(
         f"{value}: gradient accumulation is refused here",
@@ -31,9 +39,26 @@ def refuse(value: JsonValue, places: Places, key: Key = ()) -> None:
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for part, item in inner:
         here = (*key, part)
-        if part == ACCUMULATION:
-            raise refused(show(item), place_of(places, here), dotted(here))
+        if part == MICRO_BATCHES:
+            raise _refused(show(item), place_of(places, here), dotted(here))
         refuse(item, places, here)
+
+
+def check_written(value: JsonValue, places: Places, key: Key, *others: str) -> None:
+    """Raises InputError if accelerate or DeepSpeed would fail on the accumulation of their own config.
+
+    Args:
+        others: words that are allowed, too.
+    """
+    if value not in others and (type(value) is not int or value < 1):
+        allowed = " or ".join(["a whole number, at least 1", *others])
+        raise refusal(f"{show(value)} fails in accelerate or DeepSpeed", places, key, allowed=allowed)
+
+
+def _written(config: Values) -> JsonValue:
+    """The micro-batches of a step that a config names, for DeepSpeed; 1 if it names none."""
+    given = section(config, "deepspeed_config")
+    return (section(given, "deepspeed_config_file") or given).get(MICRO_BATCHES, 1)
 
 
 def of_config(matrix: Matrix, backend: str, config: Values, combination: Combination) -> Combination:
@@ -43,7 +68,7 @@ def of_config(matrix: Matrix, backend: str, config: Values, combination: Combina
     Raises:
         InputError: an axis, or a global batch, asks for something else.
     """
-    own = written_accumulation(config)
+    own = _written(config)
     if matrix.command is not None or not isinstance(own, int) or own == 1:
         return {}
     whole = Value(matrix.train.global_batch, ("train", "global_batch"))
@@ -53,21 +78,21 @@ def of_config(matrix: Matrix, backend: str, config: Values, combination: Combina
                 f"{show(asked.value)} cannot be used with {backend}: its own config accumulates {own} micro-batches",
                 matrix.places,
                 asked.key,
-                fix=f"exclude it for {backend}, or set its gradient_accumulation_steps to 1",
+                fix=f"exclude it for {backend}, or set its {MICRO_BATCHES} to 1",
             )
     return {"accumulate": Value(own, OWN)}
 
 
 def notes(matrix: Matrix, name: str, content: Values) -> Iterator[str]:
     """Where an own config says another number than counts."""
-    own, train = written_accumulation(content), matrix.train
+    own, train = _written(content), matrix.train
     if matrix.command is None:
         if "accumulate" in train.model_fields_set and own not in (1, "auto", train.accumulate):
-            yield f"{name}: its own config sets {ACCUMULATION} {own}, and not train.accumulate {train.accumulate}"
-    elif own not in (1, "1", "auto") and not script.accumulates(matrix):
+            yield f"{name}: its own config sets {MICRO_BATCHES} {own}, and not train.accumulate {train.accumulate}"
+    elif own not in (1, "1", "auto") and not _is_handed_over(matrix):
         yield (
-            f"{name}: its own {ACCUMULATION} {own} does not count in samples/s: if the script accumulates so,"
-            f" hand it over as {{{ACCUMULATION}}}"
+            f"{name}: its own {MICRO_BATCHES} {own} does not count in samples/s: if the script accumulates so,"
+            f" hand it over as {{{MICRO_BATCHES}}}"
         )
 
 
@@ -99,8 +124,44 @@ def of_cell(matrix: Matrix, trained: Training, stored: Values, given: Combinatio
     Args:
         stored, given: the values that a script gets, and where they were given.
     """
-    several = trained.accumulate if matrix.command is None else script.accumulation_of(matrix, stored, given)
-    return {"gradient_accumulation_steps": several, "global_batch": trained.global_batch}
+    several = trained.accumulate if matrix.command is None else _of_script(matrix, stored, given)
+    return {MICRO_BATCHES: several, "global_batch": trained.global_batch}
+
+
+def _is_handed_over(matrix: Matrix) -> bool:
+    """Whether the command of a script says how many micro-batches make one optimizer step."""
+    given = script.script_of(matrix)
+    return given is not None and given.micro_batches(dict.fromkeys(given.placeholders)) is not None
+
+
+def _of_script(matrix: Matrix, options: Mapping[str, JsonValue], given: Combination) -> int:
+    """Micro-batches of one optimizer step of the script, as far as the matrix says.
+
+    Raises:
+        InputError: the value is no number of batches.
+    """
+    given_command = script.script_of(matrix)
+    said = given_command and given_command.micro_batches(options)
+    if not said:
+        return 1
+    name, steps = said
+    if others := [other for other in options if other.lower() in CALLED_MICRO_BATCHES and options[other] != steps]:
+        raise refusal(
+            f"{name} {show(steps)} and {others[0]} {show(options[others[0]])} both say how many batches make one step",
+            matrix.places,
+            given[name].key if name in given else ("command",),
+            fix="hand over one of them",
+        )
+    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
+        key = given[name].key if name in given else ("command",)
+        raise refusal(
+            f"{show(steps)} cannot be used: a command's {name} is how many batches make one optimizer step",
+            matrix.places,
+            key,
+            allowed="a whole number, at least 1",
+            fix="give the axis another name if it means something else",
+        )
+    return steps
 
 
 def axes_of(cell: Cell) -> Values:

@@ -134,6 +134,10 @@ HOLD_WHOLE_WEIGHTS = ("single", "ddp")
 way."""
 
 
+MICRO_BATCHES = "gradient_accumulation_steps"
+"""The field for the micro-batches of an optimizer step, by the name that accelerate, DeepSpeed and transformers share.
+"""
+
 LATER: dict[tuple[str, ...], object] = {
     ("global_batch",): None,
     ("measure", "warmup_s"): 0.0,
@@ -163,7 +167,7 @@ class Cell(Frozen):
     """bf16, fp16 or no. Of imported figures whatever their source says, such as fp8; null where it says nothing."""
     gradient_accumulation_steps: AtLeastOne = 1
     """Micro-batches of a rank whose gradients add up to one optimizer step: `train.accumulate` of a matrix, or what a
-    script's command says. 1 with ``global_batch``: see `accumulate`."""
+    script's command says. 1 with ``global_batch``: see `micro_batches`."""
     global_batch: AtLeastOne | None = None
     """Samples of one optimizer step at any batch: each rank takes as many micro-batches as that needs. null: the step
     grows with the batch."""
@@ -190,7 +194,7 @@ class Cell(Frozen):
         """Whether micro-batches of this size make the global batch."""
         return self.global_batch is None or self.global_batch % (self.num_processes * batch_per_rank) == 0
 
-    def accumulate(self, batch_per_rank: int) -> int:
+    def micro_batches(self, batch_per_rank: int) -> int:
         """Micro-batches of a rank in one optimizer step."""
         if self.global_batch is None:
             return self.gradient_accumulation_steps
@@ -198,7 +202,7 @@ class Cell(Frozen):
 
     def rank_samples_per_step(self, batch_per_rank: int) -> int:
         """Of one optimizer step."""
-        return batch_per_rank * self.accumulate(batch_per_rank)
+        return batch_per_rank * self.micro_batches(batch_per_rank)
 
     def samples_per_step(self, batch_per_rank: int) -> int:
         """Of one optimizer step and all ranks."""
@@ -210,16 +214,37 @@ class Cell(Frozen):
 
     def reductions(self, batch_per_rank: int, sharding: str) -> int:
         """How often a step reduces each gradient between ranks."""
-        return self.accumulate(batch_per_rank) if self.reduces_each(sharding) else 1
+        return self.micro_batches(batch_per_rank) if self.reduces_each(sharding) else 1
 
     def defers(self, batch_per_rank: int, sharding: str) -> bool:
         """Whether ranks hold gradients of a micro-batch that they reduce with those of a later one."""
-        return self.accumulate(batch_per_rank) > self.reductions(batch_per_rank, sharding)
+        return self.micro_batches(batch_per_rank) > self.reductions(batch_per_rank, sharding)
+
+    def forbids_sync(self, sharding: str) -> str | None:
+        """Why ``train.accumulate_sync`` does not work; None if it does."""
+        match self.train.accumulate_sync, sharding:
+            case ("last" | "each", _) if self.num_processes == 1:
+                reason = "it has one rank, with nobody to reduce gradients with"
+            case "last", "zero2" | "zero3":
+                reason = "its ranks keep only their part of the gradients, so each micro-batch reduces them"
+            case "each", "zero0" | "zero1":
+                reason = "DeepSpeed reduces in the last micro-batch alone"
+            case _:
+                return None
+        return f"train.accumulate_sync: {self.train.accumulate_sync} does not work with {self.backend}: {reason}"
 
     @property
     def accumulates(self) -> bool:
         """Whether a step has several micro-batches, at some batch."""
         return self.gradient_accumulation_steps > 1 or self.global_batch is not None
+
+    @property
+    def step_settings(self) -> dict[str, JsonValue]:
+        """What a matrix says of the samples of a step, but for defaults. A script has an option for it."""
+        if self.global_batch is not None:
+            return {"global_batch": self.global_batch}
+        several = self.gradient_accumulation_steps
+        return {"accumulate": several} if several > 1 and self.script is None else {}
 
     @property
     def ranks_per_node(self) -> int:
@@ -384,8 +409,8 @@ class Attempt(Frozen):
     @property
     def options(self) -> Settings:
         """The cell's; of a script, also how many batches make a step, where that follows from the batch."""
-        names = self.cell.script.accumulating if self.cell.script else ()
-        return {**dict.fromkeys(names, self.cell.accumulate(self.batch_per_rank)), **self.cell.options}
+        names = self.cell.script.step_placeholders if self.cell.script else ()
+        return {**dict.fromkeys(names, self.cell.micro_batches(self.batch_per_rank)), **self.cell.options}
 
     @property
     def measure(self) -> Measure:
@@ -412,7 +437,7 @@ class Walk(Frozen):
     @property
     def trained(self) -> Cell:
         """The cell with at most two micro-batches in a step: more hold no more memory."""
-        several = min(2, self.cell.accumulate(self.batches_per_rank[0]))
+        several = min(2, self.cell.micro_batches(self.batches_per_rank[0]))
         return self.cell.model_copy(update={"global_batch": None, "gradient_accumulation_steps": several})
 
     @property

@@ -86,11 +86,11 @@ class Forecast(Frozen):
 
     def of_step(self, batch: int, each: tuple[float, float]) -> float:
         """Of all micro-batches of a step, what one takes ``each``: at batch 0, and for each sample."""
-        return self.cell.accumulate(batch) * (each[0] + each[1] * batch)
+        return self.cell.micro_batches(batch) * (each[0] + each[1] * batch)
 
     def line(self, batch: int) -> Line:
         """The moment of the peak."""
-        lines = self.alone if self.alone and self.cell.accumulate(batch) <= 1 else self.lines
+        lines = self.alone if self.alone and self.cell.micro_batches(batch) <= 1 else self.lines
         return max(lines, key=lambda line: line.at(batch))
 
     def parts(self, batch: int) -> dict[str, float]:

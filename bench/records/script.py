@@ -10,13 +10,13 @@ from pydantic import Field, JsonValue
 
 from bench.records.base import Frozen, written
 
-ACCUMULATIONS = frozenset(
+CALLED_MICRO_BATCHES = frozenset(
     {"gradient_accumulation_steps", "gradient_accumulation", "grad_accumulation_steps", "grad_accumulation"}
     | {"grad_accum_steps", "grad_accum", "accumulation_steps", "accum_steps", "accumulate_grad_batches"}
     | {"num_accumulation_steps", "accumulation", "accum", "accumulate", "gas", "ga"}
     | {"grad_acc", "grad_acc_steps", "acc_steps", "n_accum", "num_accum"}
 )
-"""What scripts call the number of batches whose gradients add up to one optimizer step."""
+"""What scripts call the number of micro-batches whose gradients add up to one optimizer step."""
 WORLDS = ("nproc_per_node", "num_processes", "num_gpus", "devices")
 """What launchers and trainers call the number of processes on a node."""
 IN_LOG = "regex:"
@@ -55,14 +55,14 @@ class Script(Frozen):
         """Whether any of these placeholders is in the command."""
         return not self.placeholders.isdisjoint(names)
 
-    def accumulation(self, options: Mapping[str, JsonValue]) -> tuple[str, JsonValue] | None:
-        """How many batches make one optimizer step: the placeholder or the option of the command that says it, and its
-        value. None where nothing does: the script's own default is not known. Of several options, the last one counts,
-        as for argparse.
+    def micro_batches(self, options: Mapping[str, JsonValue]) -> tuple[str, JsonValue] | None:
+        """How many micro-batches make one optimizer step: the placeholder or the option of the command that says it,
+        and its value. None where nothing does: the script's own default is not known. Of several options, the last one
+        counts, as for argparse.
         """
-        if named := next((name for name in options if name.lower() in ACCUMULATIONS), None):
+        if named := next((name for name in options if name.lower() in CALLED_MICRO_BATCHES), None):
             return named, options[named]
-        said = self._said(ACCUMULATIONS)
+        said = self._said(CALLED_MICRO_BATCHES)
         return said[-1] if said else None
 
     def _said(self, names: Collection[str]) -> list[tuple[str, int]]:
@@ -80,9 +80,9 @@ class Script(Frozen):
         ]
 
     @property
-    def accumulating(self) -> tuple[str, ...]:
-        """The placeholders for how many batches make one optimizer step."""
-        return tuple(sorted(name for name in self.placeholders if name.lower() in ACCUMULATIONS))
+    def step_placeholders(self) -> tuple[str, ...]:
+        """The placeholders for how many micro-batches make one optimizer step."""
+        return tuple(sorted(name for name in self.placeholders if name.lower() in CALLED_MICRO_BATCHES))
 
     @property
     def placeholders(self) -> frozenset[str]:

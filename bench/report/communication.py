@@ -98,7 +98,7 @@ def payload_bytes(
     if regime.world_size == 1:
         return {}
     kind = regime.sharding
-    runs, reductions = (cell.accumulate(batch), cell.reductions(batch, kind)) if cell else (1, 1)
+    runs, reductions = (cell.micro_batches(batch), cell.reductions(batch, kind)) if cell else (1, 1)
     gathers = reductions if kind == "SHARD_GRAD_OP" else runs
     reduced = reductions * float(
         ITEM_BYTES[regime.reduction_dtype or regime.weights_dtype] * regime.gradient_parameters
@@ -196,7 +196,7 @@ def communication(cell: CellRows) -> list[Sent]:
         payloads[one.operation] += one.payload_bytes
     operations = {*(formula or {}), *(name for name, payload in payloads.items() if payload >= NEGLIGIBLE * total)}
     bound = regime.sharding == "zero3" and (
-        cell.cell.accumulate(batch) > 1 or gathered("zero3", regime.parameters, units or {}) > regime.parameters
+        cell.cell.micro_batches(batch) > 1 or gathered("zero3", regime.parameters, units or {}) > regime.parameters
     )
     return [
         Sent(

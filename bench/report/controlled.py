@@ -121,7 +121,6 @@ def controlled_of(result: Result) -> dict[str, JsonValue]:
         observed = {"masters_dtype": regime.masters_dtype, "optimizer_dtype": regime.optimizer_dtype}
         if regime.float32_products and cell.mixed_precision == "no":
             observed["float32_products"] = regime.float32_products
-    accumulated = cell.gradient_accumulation_steps  # a script has an option for it
     fields: dict[str, JsonValue] = {
         "backend": cell.backend,
         "workload": cell.workload,
@@ -129,7 +128,7 @@ def controlled_of(result: Result) -> dict[str, JsonValue]:
         "num_processes": cell.num_processes,
         "num_nodes": cell.num_nodes,
         "mixed_precision": cell.mixed_precision,
-        **({"accumulate": accumulated} if accumulated > 1 and cell.script is None else {}),
+        **cell.step_settings,
         **_step_of(cell),
         **observed,
         **_of_machine(machine),
@@ -143,7 +142,6 @@ def _step_of(cell: Cell) -> Settings:
     """What a step does, and how it is measured. An option of the same name as a setting of `measure` keeps it."""
     measure = cell.measure.model_dump(mode="json")
     return {
-        **({} if cell.global_batch is None else {"global_batch": cell.global_batch}),
         "memory_limit_bytes": cell.memory_limit_bytes,
         **train_of(cell),
         **{f"measure.{name}" if name in cell.options else name: value for name, value in measure.items()},

@@ -6,6 +6,7 @@ from pydantic import JsonValue
 
 from bench.errors import beginning, one_line
 from bench.records.outcome import Result
+from bench.records.plan import CellPlan
 from bench.records.verdict import Stopped, Verdict
 from bench.report.rows import Row, Summary
 from bench.statistics.intervals import Interval
@@ -13,6 +14,8 @@ from bench.units import UNKNOWN, memory_needed, memory_size
 
 VALUE_LIMIT = 100
 """Length of a setting's value in a table: each row would be padded to a longer one."""
+MICRO_BATCHES_CAPTION = "accumulate"
+"""What tables call the micro-batches of a step, as a matrix does."""
 REASON_LIMIT = 400
 """Length of a reason in a table or a sentence; the result's file holds the complete one."""
 
@@ -26,7 +29,19 @@ def batch_in_words(row: Row) -> str:
     """``batch 8``; ``micro-batch 8, accumulate 4`` where several make a global batch."""
     if row.global_batch is None:
         return f"batch {batch_of(row)}"
-    return f"micro-batch {batch_of(row)}, accumulate {row.accumulate}"
+    return f"micro-batch {batch_of(row)}, {MICRO_BATCHES_CAPTION} {row.micro_batches}"
+
+
+def micro_batches_in_words(plan: CellPlan) -> list[str]:
+    """How many make a step; with a global batch, another number at each batch."""
+    cell = plan.cell
+    if not cell.accumulates:
+        return []
+    if cell.global_batch is None:
+        return [f"{MICRO_BATCHES_CAPTION} {cell.micro_batches(1)}"]
+    if plan.search:
+        return [f"{MICRO_BATCHES_CAPTION} up to a global batch of {cell.global_batch}"]
+    return [f"{MICRO_BATCHES_CAPTION} {cell.micro_batches(batch)} at batch {batch}" for batch in plan.batches]
 
 
 def batch_of(row: Row) -> str:

@@ -198,7 +198,7 @@ class Row:
     batch_per_rank: int
     batch_global: int
     global_batch: int | None = None
-    """`batch_global` where the matrix states it, and accumulation follows from the batch."""
+    """`batch_global` where the matrix states it, and the micro-batches follow from it."""
     world_size: int
     outcome: OutcomeKind
     reason: str | None
@@ -227,8 +227,8 @@ class Row:
     """A row for each of several launches, with its own samples; empty for a single one."""
 
     @property
-    def accumulate(self) -> int:
-        """Micro-batches of one optimizer step."""
+    def micro_batches(self) -> int:
+        """Of one optimizer step."""
         return max(1, round(self.batch_global / (self.batch_per_rank * self.world_size)))
 
     @property

@@ -121,8 +121,8 @@ def _defers(cell: CellRows, row: Row, regime: Regime) -> bool:
 
 
 def _like_best(cell: CellRows, regime: Regime | None) -> list[Row]:
-    """The sampled rows that hold as much state as the best one: with a global batch, some may accumulate and others
-    not."""
+    """The sampled rows that hold as much state as the best one: with a global batch, some may take several
+    micro-batches and others one."""
     rows = [row for row in cell.rows if row.sampled]
     best = cell.best
     if best is None or regime is None:

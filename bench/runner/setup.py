@@ -18,7 +18,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from bench import workloads
 from bench.backends import FAMILIES, Family, autocasts, backend_of, fp32_weights
 from bench.errors import WorkloadError
-from bench.records.cell import Cell
+from bench.records.cell import MICRO_BATCHES, Cell
 from bench.records.phases import Stage
 from bench.records.rank_outcome import Work
 from bench.runner import sharding, tensors
@@ -57,8 +57,8 @@ class Job:
     """Batches of so many of the largest samples; None if all have one size."""
     masters: MasterWeights | None
     max_grad_norm: float | None
-    accumulate: int
-    """Micro-batches of one optimizer step."""
+    micro_batches: int
+    """Of one optimizer step."""
     reduces_each: bool
     """Whether ranks reduce their gradients in each micro-batch."""
     family: Family
@@ -75,7 +75,7 @@ class Job:
 
     def batches_of(self, steps: int) -> int:
         """How many batches so many steps take."""
-        return steps * self.accumulate
+        return steps * self.micro_batches
 
     @property
     def scales(self) -> bool:
@@ -147,7 +147,7 @@ def set_up(
     # A config of the user runs as accelerate runs it, which computes under autocast around FSDP's own precision, too.
     autocast = cell.accelerate is not None or autocasts(cell)
     accelerator = device.open(family, cell.train, autocast=autocast)
-    accelerator.gradient_accumulation_steps = accumulate = cell.accumulate(batch_per_rank)
+    accelerator.gradient_accumulation_steps = micro_batches = cell.micro_batches(batch_per_rank)
     _keep_only_the_wrapper()
     # Only now: the stacks of the rendezvous' threads depend on the launcher and are no part of training.
     capacity_bytes = device.limit_memory(cell.memory_limit_bytes)
@@ -196,7 +196,7 @@ def set_up(
         largest=partial(largest_of, cell, samples, accelerator, largest) if largest else None,
         masters=prepared.masters,
         max_grad_norm=cell.train.max_grad_norm,
-        accumulate=accumulate,
+        micro_batches=micro_batches,
         reduces_each=cell.train.accumulate_sync == "each",
         family=family,
         forward=forward,
@@ -265,7 +265,7 @@ def _configure(
     if family == "deepspeed":
         engine = accelerator.state.deepspeed_plugin.deepspeed_config
         engine |= {"train_micro_batch_size_per_gpu": batch_per_rank, "train_batch_size": "auto"}
-        engine["gradient_accumulation_steps"] = accelerator.gradient_accumulation_steps
+        engine[MICRO_BATCHES] = accelerator.gradient_accumulation_steps
     if cell.accelerate is not None:
         return  # the user's own config stays as it is
     plugin = getattr(accelerator.state, "fsdp_plugin", None)  # None where accelerate silently runs something else

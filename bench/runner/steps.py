@@ -52,7 +52,7 @@ def step(job: Job, batches: Batches, end_phase: EndPhase) -> Tensor:
     """One training step. Nothing in it waits for the device.
 
     Args:
-        batches: of this rank, on its device; the next `Job.accumulate` are taken.
+        batches: of this rank, on its device; the next `Job.micro_batches` are taken.
         end_phase: called at the end of each phase, with its name from PHASES; again in each micro-batch.
 
     Returns:
@@ -60,7 +60,7 @@ def step(job: Job, batches: Batches, end_phase: EndPhase) -> Tensor:
         not return.
     """
     earlier_M: Tensor | float = 0.0
-    for left in reversed(range(job.accumulate)):
+    for left in reversed(range(job.micro_batches)):
         batch = next(batches)
         end_phase("dataload_wait")
         with job.micro_batch(last=not left):
@@ -82,7 +82,7 @@ def step(job: Job, batches: Batches, end_phase: EndPhase) -> Tensor:
     else:
         job.model.zero_grad()
     end_phase("zero_grad_sched")
-    local_M = (earlier_M + _metrics(output)) / job.accumulate
+    local_M = (earlier_M + _metrics(output)) / job.micro_batches
     gathered_RM: Tensor = job.accelerator.gather(local_M[None])
     means = gathered_RM.mean(dim=0)
     del batch, output  # freeing takes about a millisecond on a CPU and would count in no phase

@@ -98,7 +98,7 @@ def benched(spec: str) -> dict[str, Any]:
         build_extensions(extensions(attempt.cell, "cpu"))
     job = set_up(attempt.cell, Cpu(), BATCH)
     seen = hooked(job.model)
-    given = iter([list(pair) for pair in batches(job.accumulate)])
+    given = iter([list(pair) for pair in batches(job.micro_batches)])
     losses = list[float]()
     for _ in range(STEPS):
         losses += _mine(job, given, steps)

@@ -26,7 +26,7 @@ class Answer:
 
     @property
     def of(self) -> tuple[object, int, int]:
-        return self.row.settings["grad_ckpt"], self.row.batch_per_rank, self.row.accumulate
+        return self.row.settings["grad_ckpt"], self.row.batch_per_rank, self.row.micro_batches
 
 
 def answer(bench: Bench, name: str, batch: object) -> Answer:

@@ -29,7 +29,7 @@ def test_accumulation_follows_from_a_global_batch_and_what_does_not_divide_is_le
         ("ddp", None): (2, 3, 4),
     }
     assert all(plan.search for plan in found.values())
-    assert [found["ddp", 12].cell.accumulate(batch) for batch in (1, 2, 3, 6)] == [6, 3, 2, 1]
+    assert [found["ddp", 12].cell.micro_batches(batch) for batch in (1, 2, 3, 6)] == [6, 3, 2, 1]
     assert found["ddp", 12].cell.samples_per_step(2) == 12
     assert left_out(matrix, CPU) == ("left out: batch 4, which does not divide the 6 samples of a rank",)
     assert left_out(matrix_of(matrix={**axes, "batch": [1]}), CPU) == ()

@@ -370,7 +370,7 @@ def test_adam_over_bf16_weights_would_be_seen() -> None:
 def test_the_cell_says_how_often_gradients_accumulate(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "4")
     job = job_of()
-    assert job.accumulate == job.accelerator.gradient_accumulation_steps == 1
+    assert job.micro_batches == job.accelerator.gradient_accumulation_steps == 1
 
 
 def test_two_jobs_of_one_seed_are_the_same() -> None:

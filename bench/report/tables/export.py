@@ -10,7 +10,7 @@ from bench.errors import one_line
 from bench.records.figures import FIGURES
 from bench.records.outcome import INVALID
 from bench.report.controlled import ID
-from bench.report.naming import row_name
+from bench.report.naming import MICRO_BATCHES_CAPTION, row_name
 from bench.report.rows import CellRows, Row, Summary
 
 Record = dict[str, JsonValue]
@@ -29,7 +29,7 @@ def _record(cell: CellRows, row: Row) -> Record:
     figures: Record = {
         "batch": row.batch_per_rank,
         "batch_global": row.batch_global,
-        **({} if "accumulate" in row.settings else {"accumulate": row.accumulate}),
+        **({} if MICRO_BATCHES_CAPTION in row.settings else {MICRO_BATCHES_CAPTION: row.micro_batches}),
         "device": row.device,
         "outcome": INVALID.word if row.id in cell.invalid else row.outcome,
         "fault": row.fault,

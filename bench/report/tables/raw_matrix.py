@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from bench.records.figures import CAPACITY_SHARE, COLUMNS, Figure
 from bench.records.outcome import KindTraits
-from bench.report.naming import batch_of, caption, few_steps, row_name, short_reason, value_of
+from bench.report.naming import MICRO_BATCHES_CAPTION, batch_of, caption, few_steps, row_name, short_reason, value_of
 from bench.report.rows import Measured, Rank, Row, Sampled, Summary, Times
 from bench.report.tables.table import Column, Number, Table, of_part, table_of
 from bench.units import in_table, ms, rate
@@ -88,9 +88,9 @@ def row_columns(summary: Summary) -> list[Column[Row]]:
 
 def micro_batches(items: Iterable[Item], row_of: Callable[[Item], Row | None]) -> list[Column[Item]]:
     """A column for the micro-batches of a step, where some step may have several."""
-    if not any(row.global_batch or row.accumulate > 1 for row in map(row_of, items) if row):
+    if not any(row.global_batch or row.micro_batches > 1 for row in map(row_of, items) if row):
         return []
-    return [Number("accumulate", lambda item: str(row.accumulate) if (row := row_of(item)) else "")]
+    return [Number(MICRO_BATCHES_CAPTION, lambda item: str(row.micro_batches) if (row := row_of(item)) else "")]
 
 
 def outcome_column(traits: Callable[[Row], KindTraits]) -> Column[Row]:

@@ -50,14 +50,14 @@ def faster(summary: Summary, comparison: Comparison) -> Table:
 
     reductions = [{_reduction(pair.reference), _reduction(pair.row)} - {UNKNOWN} for pair in comparison.speed_ups]
     reduced_apart = any(len(dtypes) > 1 for dtypes in reductions)
-    accumulates = any(row.accumulate > 1 for pair in comparison.speed_ups for row in (pair.reference, pair.row))
+    several = any(row.micro_batches > 1 for pair in comparison.speed_ups for row in (pair.reference, pair.row))
     columns = [
         *(
             Column[SpeedUp](caption(name), partial(_of_both, partial(value_of, name=name)))
             for name in summary.columns
             if name not in (comparison.axis, ID)
         ),
-        Column[SpeedUp]("how", partial(_how, accumulates=accumulates)),
+        Column[SpeedUp]("how", partial(_how, several=several)),
         Column[SpeedUp](FASTER, winner, bold=lambda pair: not pair.matched and pair.ratio.decided),
         *([Column[SpeedUp]("gradients summed in", partial(_of_both, _reduction))] if reduced_apart else []),
         Column[SpeedUp](f"{axis} A", lambda pair: values[pair.reference.id]),
@@ -88,13 +88,13 @@ SWITCH = ("on", "off")
 """Like a number, no name of a side without that of its axis."""
 
 
-def _how(pair: SpeedUp, *, accumulates: bool) -> str:
-    """``best against best``, ``matched batch 8``; with the global batches of both sides where steps accumulate."""
+def _how(pair: SpeedUp, *, several: bool) -> str:
+    """``best against best``, ``matched batch 8``; with both global batches where steps have several micro-batches."""
     a, b = pair.reference.batch_global, pair.row.batch_global
     micro = "" if pair.row.global_batch is None else "micro-"
     how = f"matched {micro}batch {pair.row.batch_per_rank}" if pair.matched else BEST
     at = f", global batch {a}" if a == b else f", global batches {a} (A) and {b} (B)"
-    return how + (at if accumulates else "")
+    return how + (at if several else "")
 
 
 def _value(cell: CellRows, axis: str) -> str:
