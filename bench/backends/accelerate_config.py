@@ -19,7 +19,7 @@ def accelerate_config(
             the model is one unit. A user's config, or else accelerate, says what it wraps.
         device: accelerate gets the same config for a CPU as for a GPU, because its MULTI_CPU type starts only one
             process on a single machine. The runner's device adapter then keeps the ranks on the CPU.
-        batch_per_rank: None: the runner sets what depends on it.
+        batch_per_rank: for the micro-batches of a step. None: the config leaves them to the program.
     """
     backend = backend_of(cell)
     config: dict[str, Any] = {
@@ -51,7 +51,7 @@ def accelerate_config(
                 engine_section["deepspeed_config_file"] = _resolved(engine_section["deepspeed_config_file"], cell)
         elif engine_section.get("gradient_clipping") in (None, "auto"):
             engine_section["gradient_clipping"] = cell.train.max_grad_norm or 0
-        if MICRO_BATCHES in engine_section and batch_per_rank is not None and cell.script is None:
+        if batch_per_rank and "deepspeed_config_file" not in engine_section:
             engine_section[MICRO_BATCHES] = cell.micro_batches(batch_per_rank)
         config["deepspeed_config"] = engine_section
     return config

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import JsonValue
 
-from bench.records.cell import HOLD_WHOLE_WEIGHTS, MICRO_BATCHES, Cell
+from bench.records.cell import HOLD_WHOLE_WEIGHTS, Cell
 
 Family = Literal["single", "ddp", "fsdp", "fsdp2", "deepspeed"]
 
@@ -136,7 +136,6 @@ def _zero(stage: int) -> dict[str, Any]:
         "distributed_type": "DEEPSPEED",
         "deepspeed_config": {
             "zero_stage": stage,
-            MICRO_BATCHES: 1,
             "offload_optimizer_device": "none",
             "offload_param_device": "none",
             "zero3_init_flag": False,

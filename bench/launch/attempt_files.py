@@ -75,7 +75,8 @@ def files(
     if own is not None:  # a script's config stays as it is, but for its ranks
         config: dict[str, Any] = {**own, "num_processes": attempt.cell.num_processes}
     else:
-        batch = None if isinstance(attempt, Walk) else attempt.batch_per_rank
+        # A script's own value would give way to one of DeepSpeed's section (accelerate/accelerator.py).
+        batch = None if script is not None or isinstance(attempt, Walk) else attempt.batch_per_rank
         config = backends.accelerate_config(attempt.cell, units, device, batch)
     if script is not None:
         port = {"main_process_port": 0} if attempt.cell.num_processes > 1 else {}  # accelerate chooses a free one

@@ -15,6 +15,7 @@ from bench.launch import attempt_files
 from bench.records.base import Device
 from bench.records.cell import Attempt, Cell, Train
 from bench.records.machine import Hardware
+from bench.records.script import Script
 
 CPU = Hardware(device="cpu", devices=0, cores=8, memory_bytes=2**34)
 GPUS = Hardware(device="cuda", devices=2, cores=16, memory_bytes=2**36)
@@ -60,6 +61,13 @@ def test_the_config_of_an_attempt_accumulates_as_its_batch_asks() -> None:
         assert f"  gradient_accumulation_steps: {several}\n" in written
 
 
+def test_the_config_of_a_script_leaves_it_to_the_script() -> None:
+    """accelerate prefers the value of DeepSpeed's section to that of `Accelerator(gradient_accumulation_steps=4)`."""
+    command = ("python", "train.py", "{batch}", "{accelerate_config}")
+    attempt = Attempt(cell=of("zero2", script=Script(command=command)), batch_per_rank=4)
+    assert "gradient_accumulation" not in attempt_files.files(attempt, UNITS, "cuda", {}, "/there")["accelerate.yaml"]
+
+
 @pytest.mark.parametrize("precision", ["bf16", "no"])
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_accelerate_reads_what_was_meant(backend: str, precision: str, tmp_path: Path) -> None:
@@ -101,7 +109,6 @@ def test_the_section_of_its_own(backend: str, section: str, wanted: dict[str, An
         assert config["fsdp_transformer_layer_cls_to_wrap"] == "Layer,VisionLayer"
         assert config["fsdp_auto_wrap_policy"] == "TRANSFORMER_BASED_WRAP"
     else:
-        assert config["gradient_accumulation_steps"] == 1
         assert config["gradient_clipping"] == 2.5
 
 
