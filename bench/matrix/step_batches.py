@@ -12,7 +12,7 @@ from bench.matrix.combinations import Combination, Value
 from bench.matrix.matrix_file import Matrix, Training, Values
 from bench.matrix.yaml_file import Key, Places, dotted, place_of, refusal, show
 from bench.records.cell import MICRO_BATCHES, Cell
-from bench.records.script import CALLED_MICRO_BATCHES
+from bench.records.script import CALLED_MICRO_BATCHES, Script
 
 OWN: Key = ("train", "accumulate")
 VARIABLE = "ACCELERATE_GRADIENT_ACCUMULATION_STEPS"
@@ -124,36 +124,33 @@ def of_cell(matrix: Matrix, trained: Training, stored: Values, given: Combinatio
     Args:
         stored, given: the values that a script gets, and where they were given.
     """
-    several = trained.accumulate if matrix.command is None else _of_script(matrix, stored, given)
+    command = script.script_of(matrix)
+    several = trained.accumulate if command is None else _of_script(command, matrix, stored, given)
     return {MICRO_BATCHES: several, "global_batch": trained.global_batch}
 
 
 def _is_handed_over(matrix: Matrix) -> bool:
     """Whether the command of a script says how many micro-batches make one optimizer step."""
-    given = script.script_of(matrix)
-    return given is not None and given.micro_batches(dict.fromkeys(given.placeholders)) is not None
+    command = script.script_of(matrix)
+    return command is not None and command.micro_batches(dict.fromkeys(command.placeholders)) is not None
 
 
-def _of_script(matrix: Matrix, options: Mapping[str, JsonValue], given: Combination) -> int:
-    """Micro-batches of one optimizer step of the script, as far as the matrix says.
+def _of_script(command: Script, matrix: Matrix, options: Values, given: Combination) -> int:
+    """Micro-batches of one optimizer step, as far as the matrix says.
 
     Raises:
-        InputError: the value is no number of batches.
+        InputError: the value is no number of them, or two options disagree.
     """
-    given_command = script.script_of(matrix)
-    said = given_command and given_command.micro_batches(options)
-    if not said:
-        return 1
-    name, steps = said
+    name, steps = command.micro_batches(options) or ("", 1)
+    key = given[name].key if name in given else ("command",)
     if others := [other for other in options if other.lower() in CALLED_MICRO_BATCHES and options[other] != steps]:
         raise refusal(
             f"{name} {show(steps)} and {others[0]} {show(options[others[0]])} both say how many batches make one step",
             matrix.places,
-            given[name].key if name in given else ("command",),
+            key,
             fix="hand over one of them",
         )
     if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
-        key = given[name].key if name in given else ("command",)
         raise refusal(
             f"{show(steps)} cannot be used: a command's {name} is how many batches make one optimizer step",
             matrix.places,
