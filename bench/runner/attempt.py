@@ -54,7 +54,7 @@ def now_s() -> float:
 
 
 SCALE_STEPS = 64
-"""At most, to find a scale of fp16's gradients: more than there are powers of two to halve the first one by."""
+"""At most, to find a scale of gradients: more than there are powers of two to halve the first one by."""
 WORST_STEPS = 6
 """Steps with the largest samples; after every second one follows another step. Allocators fragment: on a CPU, a single
 one held up to a third less than a hundred steps of which some were as large."""
