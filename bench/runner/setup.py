@@ -84,12 +84,10 @@ class Job:
         return self.accelerator.mixed_precision in SCALED and self.optimizer is not None
 
     def overflows(self) -> Callable[[], Tensor | bool]:
-        """What to ask after each step from now on: whether it left the weights as they were, because its scaled
-        gradients overflowed. A fused optimizer skips its step on the device, where the answer then is."""
-        if not self.scales:
-            return lambda: False
-        if (scaler := self.accelerator.scaler) is None:  # DeepSpeed's engine scales
-            return lambda: bool(self.optimizer.step_was_skipped)
+        """What to ask after each step from now on: whether it left the weights as they were, because its gradients
+        overflowed. A fused optimizer skips its step on the device, where the answer then is."""
+        if (scaler := self.accelerator.scaler) is None:  # DeepSpeed's engine looks at them in bf16, too
+            return lambda: self.optimizer is not None and bool(self.optimizer.step_was_skipped)
 
         def scale() -> Tensor:
             first = torch.full((), scaler._init_scale, device=self.accelerator.device)  # torch makes it in backward
