@@ -11,7 +11,8 @@ from pydantic import JsonValue
 
 from bench.backends.registry import Family, backend_of, engine_of, from_accelerate_config, is_on, section
 from bench.records.base import Device
-from bench.records.cell import Cell, MixedPrecision, Train
+from bench.records.cell import Cell, Train
+from bench.records.precision import MixedPrecision
 
 DEEPSPEED_OPTIMIZER = "deepspeed:"
 """Begins `Train.optimizer` where a DeepSpeed config names the optimizer: ``deepspeed:AdamW``."""

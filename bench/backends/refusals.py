@@ -9,6 +9,7 @@ from bench.backends.registry import FAMILIES, NOT_SHARDED, Family, autocasts, ba
 from bench.backends.sharding import forbids_option
 from bench.records.base import Device
 from bench.records.cell import Cell
+from bench.records.precision import SCALED
 from bench.records.script import Script
 
 
@@ -24,7 +25,7 @@ def _forbids(cell: Cell, device: Device) -> str | None:
     if cell.train.cpu_affinity and device == "cpu":
         return "train.cpu_affinity binds ranks to the cores beside their GPUs, and this machine has none"
     clips = cell.train.max_grad_norm is not None
-    if cell.train.fused and clips and family == "fsdp" and cell.mixed_precision == "fp16":
+    if cell.train.fused and clips and family == "fsdp" and cell.mixed_precision in SCALED:
         return "a fused optimizer fails on gradients that FSDP1's scaler unscaled to clip them: set train.fused: false"
     if family in ("fsdp", "fsdp2"):
         return _forbids_loading(section(backend_of(cell).config, "fsdp_config"), family, device)

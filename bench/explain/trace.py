@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TextIO, cast
 
 from bench.errors import InputError
+from bench.records.dtypes import DTYPES
 
 CHUNK = 1 << 20
 """Characters that are read at a time."""
@@ -32,10 +33,8 @@ CATEGORIES = {
 """Names of kinds of events in other versions of the profiler, by what they are called here."""
 KERNEL, COPY = "kernel", ("gpu_memcpy", "gpu_memset")
 KEPT = {"cpu_op", "user_annotation", "cuda_runtime", KERNEL, *COPY}
-ITEM_BYTES = {
-    "double": 8, "long": 8, "long int": 8, "float": 4, "int": 4, "bfloat16": 2, "c10::bfloat16": 2, "half": 2,
-    "c10::half": 2, "short": 2, "char": 1, "signed char": 1, "byte": 1, "unsigned char": 1, "bool": 1,
-}  # fmt: skip
+ITEM_BYTES = {name.lower(): dtype.item_bytes for name, dtype in DTYPES.items()}
+ITEM_BYTES |= {"long int": 8, "signed char": 1, "unsigned char": 1}
 
 
 MALFORMED = (AttributeError, KeyError, OverflowError, TypeError, ValueError)
@@ -221,14 +220,15 @@ def _bytes(args: dict[str, Any], name: str) -> int | None:
     if "dtype" not in args and not name.startswith("nccl:"):
         return None
     elements = [int(args[side]) for side in ("In msg nelems", "Out msg nelems") if isinstance(args.get(side), int)]
-    item = ITEM_BYTES.get(str(args.get("dtype", "")).lower())
+    item = _item_bytes(args.get("dtype"))
     if elements and item:
         return max(elements) * item
     shapes, types = args.get("Input Dims") or [], args.get("Input type") or []
-    sizes = [
-        ITEM_BYTES.get(str(type_).lower(), 0) * _elements(shape) for shape, type_ in zip(shapes, types, strict=False)
-    ]
-    return sum(sizes) or None
+    return sum(_item_bytes(type_) * _elements(shape) for shape, type_ in zip(shapes, types, strict=False)) or None
+
+
+def _item_bytes(dtype: object) -> int:
+    return ITEM_BYTES.get(str(dtype).lower().removeprefix("c10::"), 0)
 
 
 def _elements(shape: Any) -> int:

@@ -13,6 +13,7 @@ from bench.records import stated
 from bench.records.base import LARGEST, SMALLEST
 from bench.records.cell import MICRO_BATCHES, Measure, Train
 from bench.records.machine import LIBRARIES
+from bench.records.precision import PRECISIONS
 
 TEXTS = ("backend", "workload", "outcome", "reason", "source", "device", "accelerator", "driver", "cpu", "git_commit")
 TEXTS_OF_MACHINE = (*LIBRARIES, "allocator", "python")
@@ -153,19 +154,12 @@ DECIMAL_COMMA = r"[-+]?(\d{1,3}(\.\d{3})+,\d+|0,\d+|\d+,(\d{1,2}|\d{4,}))"
 """A number in which a comma can only stand before decimals: ``3,25`` or ``1.234,5``."""
 
 
-PRECISIONS = {
-    "bf16": ("bfloat16", "bf16-mixed", "amp_bf16", "torch.bfloat16"),
-    "no": ("fp32", "float32", "float", "32", "32-true", "full", "torch.float32"),
-    "fp16": ("float16", "half", "16", "16-mixed", "amp_fp16", "torch.float16"),
-    "fp8": ("float8", "amp_fp8"),
-}
-"""What tables call the values of `mixed_precision`. `bf16-true`, without fp32 weights, stays what it is."""
-
-
 def precision(value: JsonValue) -> str:
-    """A matrix's name for a precision where it has one; else the source's own word, such as fp8."""
+    """A matrix's name for a precision where it has one; else the source's own word, such as `bf16-true`, without fp32
+    weights."""
     said = text(value if isinstance(value, str) else str(value))
-    return next((name for name, words in PRECISIONS.items() if said.lower() in (name, *words)), said)
+    words = [("fp8", ("float8", "amp_fp8")), *((name, one.words) for name, one in PRECISIONS.items())]
+    return next((name for name, others in words if said.lower() in (name, *others)), said)
 
 
 def scalar(value: JsonValue) -> JsonValue:

@@ -15,6 +15,7 @@ import psutil
 
 from bench.machine import cgroup, gpus
 from bench.records.machine import LIBRARIES, Hardware, Machine, StatedHardware
+from bench.records.precision import COMPUTES_IN
 
 UNTRIED = {"rocm": "GPUs of AMD", "xpu": "GPUs of Intel"}
 """By the beginning of the local label in torch's version."""
@@ -118,7 +119,8 @@ def notes(machine: Machine) -> list[str]:
     if machine.hardware.device == "cpu":
         notes.append("no GPU: ranks run on the CPU over gloo; compare figures within this machine only")
     if isinstance(machine.hardware, Hardware) and not machine.hardware.bf16:
-        other = " (fp16 is for such GPUs)" if machine.hardware.device == "cuda" else ""
+        others = [name for name, dtype in COMPUTES_IN.items() if dtype not in ("bfloat16", "float32")]
+        other = f" ({' or '.join(others)} is for such GPUs)" if others and machine.hardware.device == "cuda" else ""
         notes.append(f"no bf16 instructions: mixed_precision is 'no' unless you set it{other}; bf16 is slower here")
     return notes
 

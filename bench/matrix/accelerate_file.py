@@ -19,6 +19,7 @@ from bench.matrix import accelerate_keys as keys
 from bench.matrix import step_batches
 from bench.matrix.yaml_file import Document, Key, dotted, parse, parse_json, place_of, read_text, refusal, show
 from bench.records.cell import MICRO_BATCHES
+from bench.records.precision import PRECISIONS
 
 DISTRIBUTED_TYPES = tuple(dict.fromkeys(family.distributed_type for family in FAMILIES.values()))
 _FALSE = ("false", "no", "none")
@@ -61,8 +62,8 @@ def read(path: Path, where: str | None, *, of_script: bool = False) -> UserConfi
     several = "leave it out; `bench run MATRIX --launcher slurm --nodes 2` spreads the ranks over machines"
     _one_of(document, ("num_machines",), (1,), 1, several)
     if not of_script:
-        _one_of(document, ("mixed_precision",), ("bf16", "fp16", "no", None), "no")
-        _refuse(document, ("fp16",), "is the old name of mixed_precision", _FALSE, "mixed_precision: fp16")
+        _one_of(document, ("mixed_precision",), (*PRECISIONS, None), "no")
+        _refuse(document, ("fp16",), "is the old name of mixed_precision", _FALSE, "leave it out; set mixed_precision")
         if "distributed_type" not in content:
             where, allowed = str(path), list(DISTRIBUTED_TYPES)
             raise InputError("is required by accelerate", where=where, field="distributed_type", allowed=allowed)

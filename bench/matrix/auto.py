@@ -8,8 +8,8 @@ from bench.matrix.combinations import Value
 from bench.matrix.matrix_file import Launch, Matrix, Values
 from bench.matrix.yaml_file import refusal, show
 from bench.records.base import Device
-from bench.records.cell import MixedPrecision
 from bench.records.machine import Hardware
+from bench.records.precision import MixedPrecision
 from bench.workloads import Definition
 
 MEASURE_BY_DEVICE: dict[Device, dict[str, int]] = {

@@ -24,9 +24,10 @@ from bench.matrix.matrix_file import Launch, Matrix, Training, Values, as_list
 from bench.matrix.validation import validate
 from bench.matrix.yaml_file import Key, canonical, place_of, refusal, show
 from bench.records.base import not_finite
-from bench.records.cell import Cell, Measure, MixedPrecision, Train
+from bench.records.cell import Cell, Measure, Train
 from bench.records.machine import Hardware
 from bench.records.plan import COST_OPTIONS, CellPlan, RunPlan
+from bench.records.precision import MixedPrecision
 from bench.records.script import NO_BACKEND
 from bench.workloads import Definition
 

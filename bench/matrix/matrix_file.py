@@ -4,7 +4,7 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, ByteSize, ConfigDict, Field, JsonValue, WithJsonSchema
 from pydantic_core import PydanticCustomError
@@ -12,8 +12,9 @@ from pydantic_core import PydanticCustomError
 from bench.backends import BACKENDS
 from bench.matrix.yaml_file import Places, canonical, dump
 from bench.records.base import Frozen
-from bench.records.cell import Measure, MixedPrecision, Train
+from bench.records.cell import Measure, Train
 from bench.records.claim import Claim
+from bench.records.precision import PRECISIONS, MixedPrecision
 from bench.records.slurm import Slurm
 from bench.records.verdict import Goal
 from bench.units import size
@@ -79,8 +80,6 @@ class Launch(Frozen):
     nodes: Annotated[int, Field(ge=1, le=1024)] = 1
     """Nodes of a job. The ranks of a cell are spread evenly over them. The backend ``single`` uses one."""
     mixed_precision: MixedPrecision = "bf16"
-    """``no``: fp32. ``fp16``, with scaled gradients, is for GPUs without bf16. The default is ``no`` on a device
-    without bf16 instructions."""
     memory_limit: (
         Annotated[ByteSize, Field(gt=0, le=2**62), BeforeValidator(_whole_size), AfterValidator(_enough), _SIZE_SCHEMA]
         | Literal["auto"]
@@ -268,7 +267,7 @@ def json_schema() -> dict[str, Any]:
         "backend": {"anyOf": [{"enum": list(BACKENDS)}, user_config]},
         "batch": batch,
         "preset": {"type": "string", "description": "One of the workload's presets, or auto."},
-        "mixed_precision": {"enum": list(get_args(MixedPrecision))},
+        "mixed_precision": {"enum": list(PRECISIONS)},
         **Training.model_json_schema()["properties"],
     }
     for field in fields.values():

@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 
 from ..records.call_site import Frame
+from ..records.dtypes import DTYPES
 
 
 def issued() -> int:
@@ -65,15 +66,12 @@ def newest_id() -> int:
     return max((int(entry["record_id"]) for entry in entries(stacks=False)), default=-1)
 
 
-DTYPES = {"Float": "float32", "BFloat16": "bfloat16", "Half": "float16", "Double": "float64"}
-
-
 def reductions(since: int) -> Iterator[tuple[str, int]]:
     """Dtype and number of scalars of each reduction after the collective with this number, as far as they are held."""
     for entry in entries(stacks=False):
         if int(entry["record_id"]) > since and "reduce" in entry["profiling_name"].lower():
             for dtype, shape in zip(entry["input_dtypes"], entry["input_sizes"], strict=False):
-                yield DTYPES.get(dtype, dtype), math.prod(map(int, shape))
+                yield DTYPES[dtype].name if dtype in DTYPES else dtype, math.prod(map(int, shape))
 
 
 def call_of(entry: Mapping[str, Any]) -> tuple[str, int]:

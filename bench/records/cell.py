@@ -8,11 +8,9 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, Field, JsonValue, WithJsonSchema, model_validator
 
 from bench.records.base import AtLeastOne, Count, Finite, Frozen, Settings, Share
+from bench.records.precision import COMPUTES_IN
 from bench.records.script import Script
 
-MixedPrecision = Literal["bf16", "fp16", "no"]
-DTYPES = {"bf16": "bfloat16", "fp16": "float16", "no": "float32"}
-"""What each of these computes matrix products in, by torch's name."""
 Offload = Literal["none", "optimizer", "params"]
 Weights = Literal["fp32", "bf16"]
 Compile = Literal["none", "unit", "model"]
@@ -164,7 +162,7 @@ class Cell(Frozen):
     num_nodes: Annotated[int, Field(ge=1)] = 1
     """Nodes over which the ranks are spread evenly."""
     mixed_precision: str | None
-    """bf16, fp16 or no. Of imported figures whatever their source says, such as fp8; null where it says nothing."""
+    """A `MixedPrecision`. Of imported figures whatever their source says, such as fp8; null where it says nothing."""
     gradient_accumulation_steps: AtLeastOne = 1
     """Micro-batches of a rank whose gradients add up to one optimizer step: `train.accumulate` of a matrix, or what a
     script's command says. 1 with ``global_batch``: see `micro_batches`."""
@@ -258,7 +256,7 @@ class Cell(Frozen):
     @property
     def computes_in(self) -> str:
         """The dtype, by torch's name."""
-        return DTYPES.get(self.mixed_precision or "", "float32")
+        return COMPUTES_IN.get(self.mixed_precision or "", "float32")
 
     @property
     def in_16_bits(self) -> bool:

@@ -10,7 +10,7 @@ import re
 from typing import NamedTuple
 
 from bench.records.base import AtLeastOne, Frozen, Positive
-from bench.records.cell import DTYPES
+from bench.records.precision import COMPUTES_IN
 from bench.units import GIB
 
 
@@ -115,7 +115,7 @@ def peak_rate(device: str, mixed_precision: str | None) -> float | None:
         device: the driver's name.
         mixed_precision: all of 16 bits have one rate, where a GPU has them.
     """
-    spec, dtype = spec_of(device), DTYPES.get(mixed_precision or "")
+    spec, dtype = spec_of(device), COMPUTES_IN.get(mixed_precision or "")
     if spec is None or dtype is None:
         return None
     return spec.fp32_flops_per_s if dtype == "float32" else spec.bf16_flops_per_s

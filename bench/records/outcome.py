@@ -296,9 +296,7 @@ class Result(Frozen):
         if len(self.outcome.ranks) != size:
             raise ValueError(f"it has {counted(len(self.outcome.ranks), 'rank')}, its cell {size}")
         for rank in self.outcome.ranks:
-            warm = len(rank.warmup_losses)
-            if measure.warmup_s or rank.skipped_steps is not None:  # as many as fit, or find the scale
-                warm = min(warm, measure.warmup_steps)
+            warm = min(len(rank.warmup_losses), measure.warmup_steps)  # warm-up may take longer
             stored = (warm, len(rank.step_times_s), rank.n_phase_steps)
             if rank.observed is not None:  # without losses; it may have ended before its phases
                 stored = (measure.warmup_steps, len(rank.step_times_s), rank.n_phase_steps or measure.phase_steps)

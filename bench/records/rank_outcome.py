@@ -230,8 +230,8 @@ class RankOk(Frozen):
     """The memory peak since the warm-up at the end of each of these steps: allocated on CUDA, resident on a CPU. null:
     it cannot be read."""
     skipped_steps: Count | None = None
-    """Of these steps, those that left the weights as they were, as their scaled gradients overflowed. null: gradients
-    are not scaled."""
+    """Of these steps, those that left the weights as they were, as their gradients overflowed. null: there is no
+    optimizer, or it is a script's, see `Observed`."""
     phase_times_s: dict[str, Annotated[tuple[Amount, ...], Field(min_length=1)]]
     """Times in the phase window: seconds of each step, by STORED_PHASES; of an observed script, by SEEN_PHASES and the
     total. Empty without a phase window."""

@@ -15,11 +15,13 @@ from typing import NamedTuple
 
 from bench.records.cell import Regime
 from bench.records.devices import peak_rate
+from bench.records.dtypes import DTYPES
 from bench.records.figures import PADDING, PEAK_ALLOCATED, TOKENS
+from bench.records.precision import COMPUTES_IN
 from bench.records.rank_outcome import Work
 from bench.report.rows import CellRows, Row
 
-ITEM_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
+ITEM_BYTES = {dtype.name: dtype.item_bytes for dtype in DTYPES.values() if dtype.name in COMPUTES_IN.values()}
 FROZEN_BYTES = {**ITEM_BYTES, "int8": 1, "uint8": 1}
 """Frozen weights may be quantized."""
 

@@ -54,7 +54,7 @@ def now_s() -> float:
 
 
 SCALE_STEPS = 64
-"""At most, to find a scale of fp16's gradients: more than there are powers of two to halve the first one by."""
+"""At most, to find a scale of gradients: more than there are powers of two to halve the first one by."""
 WORST_STEPS = 6
 """Steps with the largest samples; after every second one follows another step. Allocators fragment: on a CPU, a single
 one held up to a third less than a hundred steps of which some were as large."""
@@ -189,7 +189,7 @@ def _measure(
         step_times_s=tuple(throughput.times_s),
         host_times_s=None if device == "cpu" else tuple(throughput.host_times_s),
         step_peaks_bytes=_known(throughput.peaks_bytes),
-        skipped_steps=throughput.skipped if job.scales else None,
+        skipped_steps=None if job.optimizer is None else throughput.skipped,
         phase_times_s={phase: tuple(times) for phase, times in phases.phase_times_s.items()},
         own_work_s={phase: tuple(times) for phase, times in phases.own_work_s.items()},
         collective_times_s=phases.collective_times_s,

@@ -104,14 +104,14 @@ def cast(name: str, args: Any, kwargs: Any) -> tuple[Any, Any]:
         wide = any(isinstance(one, Tensor) and one.dtype == torch.float32 for one in tree_leaves((args, kwargs)))
         return tree_map(_raise, (args, kwargs)) if wide else (args, kwargs)
     if device == "cuda" and name in _OUTPUT:
-        low = args and isinstance(args[0], Tensor) and args[0].dtype in (torch.bfloat16, torch.float16)
+        low = args and _is_low(args[0])
         asked = any(isinstance(one, torch.dtype) for one in (*args, *kwargs.values()))
         return args, {**kwargs, "dtype": torch.float32} if low and not asked else kwargs
     return tree_map(_raise, (args, kwargs))  # type: ignore[no-any-return]
 
 
 def _lower(value: Any) -> Any:
-    if not isinstance(value, Tensor) or value.dtype not in (torch.float32, torch.float16):
+    if not (isinstance(value, Tensor) and value.is_floating_point()) or value.dtype in (torch.float64, torch.bfloat16):
         return value
     if not (value.is_leaf and value.requires_grad and not value._is_view()):
         return value.to(torch.bfloat16)
@@ -121,5 +121,8 @@ def _lower(value: Any) -> Any:
 
 
 def _raise(value: Any) -> Any:
-    low = isinstance(value, Tensor) and value.dtype in (torch.bfloat16, torch.float16)
-    return value.to(torch.float32) if low else value
+    return value.to(torch.float32) if _is_low(value) else value
+
+
+def _is_low(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.is_floating_point() and value.itemsize < 4

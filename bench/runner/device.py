@@ -37,6 +37,7 @@ from bench.observe import device
 from bench.observe.device import status_bytes
 from bench.records.base import Device
 from bench.records.cell import Train
+from bench.records.precision import SCALED
 from bench.records.rank_outcome import Memory
 
 COLLECTIVE_TIMEOUT = timedelta(days=1)
@@ -282,7 +283,7 @@ class Cpu(device.Cpu):
             # accelerate silently runs plain DDP for FSDP on MULTI_CPU.
             process._shared_state["distributed_type"] = DistributedType.MULTI_GPU
         accelerator = Accelerator(cpu=family == "single", kwargs_handlers=handlers)
-        if accelerator.mixed_precision == "fp16":  # which accelerate silently leaves out on a CPU
+        if accelerator.mixed_precision in SCALED:  # which accelerate silently leaves out on a CPU
             accelerator.native_amp = True
             accelerator.scaler = ShardedGradScaler("cpu") if family == "fsdp" else torch.amp.GradScaler("cpu")
         return accelerator

@@ -14,6 +14,7 @@ from bench.observe import flight
 from bench.observe.flight import call_of, collectives_since
 from bench.observe.pulse import frames
 from bench.records.call_site import site
+from bench.records.dtypes import DTYPES
 from bench.records.hang import Collective
 from bench.records.rank_outcome import Traffic
 
@@ -22,11 +23,6 @@ OPERATIONS = (
     "broadcast", "barrier", "reduce", "gather", "scatter",
 )  # fmt: skip
 """Names of operations, each before those that its own name contains."""
-ITEM_BYTES = {
-    "Double": 8, "Long": 8, "Float": 4, "Int": 4, "BFloat16": 2, "Half": 2, "Short": 2, "Char": 1, "Byte": 1, "Bool": 1,
-}  # fmt: skip
-"""Bytes of one element, by the recorder's name of a dtype."""
-
 RETIRED_WITHIN_S = 2.0
 """torch's watchdog looks ten times a second."""
 
@@ -108,7 +104,7 @@ def traffic(entries: Sequence[Mapping[str, Any]] | None) -> tuple[Traffic, ...] 
         operation = _operation(entry)
         if operation == "barrier" or not dtypes:
             continue
-        if operation is None or group not in sizes or not ITEM_BYTES.keys() >= set(dtypes):
+        if operation is None or group not in sizes or not DTYPES.keys() >= set(dtypes):
             return None
         library = str(entry["profiling_name"]).partition(":")[0]
         kind = Kind(library, operation, str(dtypes[0]), sizes[group])
@@ -124,7 +120,7 @@ def sizes(entries: Sequence[Mapping[str, Any]]) -> list[tuple[str, int]]:
     return [
         (str(entry["profiling_name"]), max(_bytes(entry, "input"), _bytes(entry, "output")))
         for entry in entries
-        if ITEM_BYTES.keys() >= {*entry["input_dtypes"], *entry["output_dtypes"]}
+        if DTYPES.keys() >= {*entry["input_dtypes"], *entry["output_dtypes"]}
     ]
 
 
@@ -141,7 +137,7 @@ def _operation(entry: Mapping[str, Any]) -> str | None:
 
 def _bytes(entry: Mapping[str, Any], side: str) -> int:
     sizes, dtypes = entry[f"{side}_sizes"], entry[f"{side}_dtypes"]
-    return sum(math.prod(size) * ITEM_BYTES[dtype] for size, dtype in zip(sizes, dtypes, strict=True))
+    return sum(math.prod(size) * DTYPES[dtype].item_bytes for size, dtype in zip(sizes, dtypes, strict=True))
 
 
 def _group_sizes() -> dict[str, int]:

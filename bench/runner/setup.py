@@ -20,6 +20,7 @@ from bench.backends import FAMILIES, Family, autocasts, backend_of, fp32_weights
 from bench.errors import WorkloadError
 from bench.records.cell import MICRO_BATCHES, Cell
 from bench.records.phases import Stage
+from bench.records.precision import SCALED
 from bench.records.rank_outcome import Work
 from bench.runner import sharding, tensors
 from bench.runner.compiled import compile_as_requested
@@ -80,15 +81,13 @@ class Job:
     @property
     def scales(self) -> bool:
         """Whether gradients are scaled, and an optimizer's step is skipped if they overflow."""
-        return self.accelerator.mixed_precision == "fp16" and self.optimizer is not None
+        return self.accelerator.mixed_precision in SCALED and self.optimizer is not None
 
     def overflows(self) -> Callable[[], Tensor | bool]:
-        """What to ask after each step from now on: whether it left the weights as they were, because its scaled
-        gradients overflowed. A fused optimizer skips its step on the device, where the answer then is."""
-        if not self.scales:
-            return lambda: False
-        if (scaler := self.accelerator.scaler) is None:  # DeepSpeed's engine scales
-            return lambda: bool(self.optimizer.step_was_skipped)
+        """What to ask after each step from now on: whether it left the weights as they were, because its gradients
+        overflowed. A fused optimizer skips its step on the device, where the answer then is."""
+        if (scaler := self.accelerator.scaler) is None:  # DeepSpeed's engine looks at them in bf16, too
+            return lambda: self.optimizer is not None and bool(self.optimizer.step_was_skipped)
 
         def scale() -> Tensor:
             first = torch.full((), scaler._init_scale, device=self.accelerator.device)  # torch makes it in backward
@@ -300,7 +299,7 @@ def _prepare(accelerator: Accelerator, cell: Cell, model: nn.Module, units: tupl
         return _Prepared(*accelerator.prepare(model, *_left_to_deepspeed(accelerator, cell, model, units)))
     if FAMILIES[family].prepares_optimizer:
         # These take over the optimizer while they shard the model.
-        fails_fused = family == "fsdp" and cell.mixed_precision == "fp16"  # see `backends.forbids`
+        fails_fused = family == "fsdp" and cell.mixed_precision in SCALED  # see `backends.forbids`
         optimizer = optimizer_of(cell.train, model, units, "cpu" if fails_fused else accelerator.device.type)
         return _Prepared(*accelerator.prepare(model, optimizer, _constant(optimizer)))
     model = accelerator.prepare(model)
@@ -354,7 +353,8 @@ def build(cell: Cell, task: workloads.Workload) -> tuple[nn.Module, Undrawn | No
     check_built(model, draws=draws)
     if not fp32_weights(cell):
         # As DeepSpeed does; `to` would discard the imaginary parts of complex tensors.
-        model = model.half() if cell.mixed_precision == "fp16" else model.bfloat16()
+        low = getattr(torch, cell.computes_in)
+        model = model._apply(lambda one: one.to(low) if one.is_floating_point() else one)  # type: ignore[no-untyped-call]
     return model, Undrawn(model, task.draw, cell.measure.seed) if draws else None
 
 

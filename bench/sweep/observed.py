@@ -11,11 +11,12 @@ from bench.diagnosis.script_end import failure
 from bench.imported.script import read_result
 from bench.launch.executor import LaunchResult
 from bench.launch.script_launch import result_file
-from bench.records.cell import DTYPES, Attempt
+from bench.records.cell import Attempt
 from bench.records.machine import Hardware, Machine
 from bench.records.observed import by_rank, other_batch, other_steps, skipped
 from bench.records.outcome import Failed, Outcome
 from bench.records.phases import Stage
+from bench.records.precision import COMPUTES_IN
 from bench.records.rank_outcome import RankError, RankKilled, RankOk, RankOom, RankOutcome
 from bench.records.script import ScriptEnd
 from bench.store.beats import last_stage
@@ -110,7 +111,7 @@ def _unlike(rank: RankOk, attempt: Attempt) -> Iterator[str]:
             yield f"{cell.backend} shards with {wanted}, observed {regime.sharding}"
         elif not alone and wanted == "none" and regime.distributed_type == "NO":
             yield f"{cell.backend} wraps the model in DistributedDataParallel, observed no wrapper"
-    low = DTYPES.get(cell.mixed_precision or "")
+    low = COMPUTES_IN.get(cell.mixed_precision or "")
     if cell.script.uses("mixed_precision") and low and regime.matmul_dtype not in (None, low):
         yield f"mixed_precision {cell.mixed_precision} multiplies in {low}, observed {regime.matmul_dtype}"
 

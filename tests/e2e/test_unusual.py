@@ -63,6 +63,18 @@ def test_sparse_gradients_need_the_settings_that_the_refusal_names(bench: Bench)
     ok(result)
 
 
+def test_steps_that_deepspeed_skips_are_counted(bench: Bench) -> None:
+    matrix = bench.matrix(
+        workload={"name": "unusual:unusual", "kind": "overflowing"},
+        matrix={"backend": "zero2", "batch": 2},
+        launch={"mixed_precision": "bf16"},
+        measure={**STEPS, "steps": 4},
+    )
+    bench("run", matrix, "--out", str(bench.folder / "run"))
+    [result] = bench.results()
+    assert [rank.skipped_steps for rank in ok(result).ranks] == [2, 2]
+
+
 @pytest.mark.parametrize(
     ("kind", "message"),
     [

@@ -44,9 +44,23 @@ class Outside(nn.Module):
         return x + sum(block.inner.weight.square().mean() for block in self.blocks)
 
 
+class Overflowing(nn.Linear):
+    """Every second gradient is infinite."""
+
+    calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        out = super().forward(x)
+        if self.calls % 2 == 0:
+            out.register_hook(lambda gradient: gradient * float("inf"))
+        return out
+
+
 KINDS = {
     "complex": Filter,
     "spectral": lambda: nn.utils.parametrizations.spectral_norm(nn.Linear(WIDTH, WIDTH)),
+    "overflowing": lambda: Overflowing(WIDTH, WIDTH),
     "lazy": lambda: nn.LazyLinear(WIDTH),
     "scripted": lambda: torch.jit.script(nn.Linear(WIDTH, WIDTH)),
 }
