@@ -88,7 +88,6 @@ def test_a_gpu_that_is_split_is_not_taken_for_a_whole_one(driver: Driver, named:
     driver.reports(*SPLIT)
     with pytest.raises(InputError, match="GPU 0 is split into slices") as said:
         machine.detect({} if named is None else {"CUDA_VISIBLE_DEVICES": named})
-    assert said.value.fix is not None
     assert "name one slice in CUDA_VISIBLE_DEVICES" in said.value.fix
     assert machine.detect({"CUDA_VISIBLE_DEVICES": "1"}).memory_bytes == 80 * GIB
     assert machine.detect({"CUDA_VISIBLE_DEVICES": "MIG-a2"}).memory_bytes == 20 * GIB
@@ -98,7 +97,6 @@ def test_each_fault_has_its_fix(driver: Driver) -> None:
     driver.reports(SPLIT[0], "uuid=GPU-b lost=1")
     with pytest.raises(InputError, match=r"GPU 0 is split into slices .*; GPU 1 does not respond") as said:
         machine.detect({})
-    assert said.value.fix is not None
     assert "nvidia-smi -L lists them; reset it" in said.value.fix
 
 

@@ -295,7 +295,6 @@ def test_another_process_is_named_and_its_death_frees_the_folder(tmp_path: Path,
     command = [sys.executable, "-c", HOLD, str(tmp_path)]
     holder = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": here}, stdout=subprocess.PIPE, text=True)
     with holder:
-        assert holder.stdout is not None
         assert holder.stdout.readline() == "open\n"
         with pytest.raises(InputError, match=f"process {holder.pid}"), ExitStack() as second:
             opened(second, tmp_path, A)
@@ -435,7 +434,6 @@ def test_a_run_has_the_batches_that_any_of_its_commands_selected(tmp_path: Path)
         of_matrix = RunPlan(matrix="example", cells=(plan,))
         with store.open(MACHINE, [plan.cell], "", plan=of_matrix, batches={slug: chosen}):
             run = store.plan()
-            assert run is not None
             assert [(one.batches, one.search) for one in run.planned] == [(batches, batches != (2,))]
 
 

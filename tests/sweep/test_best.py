@@ -47,7 +47,6 @@ class Rated(Ranks):
 
     def run(self, cell: Cell, folder: Path, limits: Limits, on_beat: OnBeat) -> LaunchResult:
         spec = spool.read(folder / "spec.json", Spec)
-        assert spec is not None
         if not isinstance(spec.attempt, Attempt):
             return super().run(cell, folder, limits, on_beat)
         if len(self.order) == self.stop_after:
@@ -146,7 +145,6 @@ def test_an_interrupted_run_goes_on_and_ends_like_an_uninterrupted_one(tmp_path:
         hunted(tmp_path / "run", plans, first)
     store = Store(tmp_path / "run")
     stopped = store.best()
-    assert stopped is not None
     assert stopped.ended is None
     assert list(certificate(stopped)) == []
     said = collect([store]).brief[0]
@@ -169,7 +167,6 @@ def test_the_report_shows_the_certificate_and_misses_nothing(tmp_path: Path) -> 
     hunted(tmp_path / "run", plans_of(2), Rated())
     report = collect([Store(tmp_path / "run")])
     assert not report.missing
-    assert report.advice[0].chosen is not None
     assert report.advice[0].chosen.settings["backend"] == "ddp"
     lines = [line for section in report.brief for line in getattr(section, "lines", ())]
     heading = report.brief[0].title
@@ -320,7 +317,6 @@ def test_ctrl_c_at_ten_moments_leaves_no_advice_that_the_table_contradicts(kind:
         assert "rain with" not in said, (moment, said)
         assert f"matrix.yaml --out {root}{' --best' * (kind == 'best')}` goes on" in said
         if leading := re.search(r"Leading so far: ([^:]+), batch (\d+):", said):
-            assert table is not None
             leads += 1
             rows = [dict(zip(table.headers, row, strict=True)) for row in table.rows]
             mode = f", mode {rows[0]['mode']}" if "mode" in rows[0] else ""
@@ -359,7 +355,6 @@ class Failing(Rated):
 
     def run(self, cell: Cell, folder: Path, limits: Limits, on_beat: OnBeat) -> LaunchResult:
         spec = spool.read(folder / "spec.json", Spec)
-        assert spec is not None
         if not isinstance(spec.attempt, Attempt) or not self.fails(spec.attempt):
             return super().run(cell, folder, limits, on_beat)
         error = RankError(rank=0, phase="fwd", error="ValueError: planted", traceback="planted", at=0.0)

@@ -45,7 +45,6 @@ class Ordered(Ranks):
     def run(self, cell: Cell, folder: Path, limits: Limits, on_beat: OnBeat) -> LaunchResult:
         result = super().run(cell, folder, limits, on_beat)
         spec = spool.read(folder / "spec.json", Spec)
-        assert spec is not None
         if isinstance(spec.attempt, Attempt) and not spec.attempt.short:
             self.order.append((cell.backend, spec.attempt.batch_per_rank, spec.attempt.launch))
             if self.order[-1] in self.fail:
@@ -276,7 +275,6 @@ def test_ctrl_c_while_launching_again_loses_nothing(tmp_path: Path) -> None:
         went_on(tmp_path / "run", [DDP, FSDP], stopped, never, budget_s=45.0, auto=True)
     store = Store(tmp_path / "run")
     before = store.until()
-    assert before is not None
     assert before.ended is None
     assert len(store.results()) == len(stopped.order) == 4
     for one in store.results():
@@ -336,7 +334,6 @@ def test_an_interrupted_one_says_so(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         went_on(tmp_path / "run", [DDP, FSDP], Ordered(stop_after=5), lambda _: [pair(FSDP, DDP, 0.5)])
     until = Store(tmp_path / "run").until()
-    assert until is not None
     assert until.ended is None
 
 

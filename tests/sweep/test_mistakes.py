@@ -36,9 +36,7 @@ class Ranks:
         self.specs: list[Spec] = []
 
     def run(self, cell: Cell, folder: Path, limits: Limits, on_beat: OnBeat) -> LaunchResult:
-        spec = spool.read(folder / "spec.json", Spec)
-        assert spec is not None
-        self.specs.append(spec)
+        self.specs.append(spool.read(folder / "spec.json", Spec))
         return LaunchResult(ranks=next(self.ends), isolation="fork")
 
     def prepare(self, cell: Cell) -> None: ...

@@ -117,7 +117,6 @@ def test_a_walk_that_is_lost_twice_is_given_up_and_attempts_search_instead(tmp_p
     launched = shared(root, Share(), [one])
     assert ("walk" in launched) == (times == 1)
     found = store.probe(one.cell)
-    assert found is not None
     assert isinstance(found.found, Verdict)
     assert found.found.max_batch_per_rank == 4
 

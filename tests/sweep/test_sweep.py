@@ -46,7 +46,6 @@ class Ranks:
 
     def run(self, cell: Cell, folder: Path, limits: Limits, on_beat: OnBeat) -> LaunchResult:
         spec = spool.read(folder / "spec.json", Spec)
-        assert spec is not None
         asked = spec.attempt
         if self.events.count("attempt") == self.stop_after:
             raise KeyboardInterrupt
@@ -376,7 +375,6 @@ def test_the_account_of_an_attempt_is_stored(tmp_path: Path, saw_the_end: bool) 
     with store.open(MACHINE, [plans[0].cell], ""), Progress(Console(file=io.StringIO())) as progress:
         sweep_of(plans, store, progress, [], Stamping([], fits=4)).run()
     (stored,) = store.results()
-    assert stored.account is not None
     assert list(stored.account.parts_s) == ["launch", "start", *(["measure", "end"] if saw_the_end else [])]
     assert (stored.account.accounted_s == pytest.approx(stored.wall_s)) == saw_the_end
 
