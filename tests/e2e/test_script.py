@@ -81,12 +81,10 @@ def test_the_search_finds_where_the_memory_of_a_script_ends(bench: Bench, tmp_pa
     found = probe.found
     assert isinstance(found, Verdict)
     assert found.certificate == "next_fails"
-    assert found.fits is not None
     assert 50 < found.fits < 120
     assert found.fails == found.fits + 1
     failed = [result.outcome for result in bench.results() if result.attempt.batch_per_rank == found.fails]
     assert [(one.kind, getattr(one, "source", None)) for one in failed] == [("oom", "python")]
-    assert found.safe is not None
     assert found.safe.confirmed
     assert "probing with a limit of 120 MiB per process of the script (launch.memory_limit), enforced" in shown
     assert f"script, batch {found.safe.batch}: " in shown
