@@ -68,15 +68,6 @@ def test_a_stranger_on_the_cpu_is_seen_and_our_own_work_is_not(tmp_path: Path, s
     assert sampler.now().others_cpu_share_before is not None
 
 
-def test_what_we_compute_ourselves_is_not_another_s(tmp_path: Path) -> None:
-    seen = conditions._Cpu()
-    end = time.process_time() + 0.3
-    while time.process_time() < end:
-        pass
-    seen.look()
-    assert seen._ours_s > 0.25
-
-
 @pytest.mark.parametrize(("online", "busy_s"), [({0, 2, 3}, 30), ({0, 1, 2, 3}, None)])
 def test_cores_that_are_switched_off_are_not_counted_as_others(
     online: set[int], busy_s: float | None, monkeypatch: pytest.MonkeyPatch
