@@ -19,7 +19,6 @@ from bench.errors import InputError
 from bench.records.machine import Machine
 from bench.records.outcome import Hang, Result
 from bench.records.plan import CellPlan, RunPlan
-from bench.records.until import Until
 from bench.store.run_folder import Store
 
 A, B, C = result(batch=1), result(batch=2), result(backend="fsdp", batch=1)
@@ -322,12 +321,6 @@ def test_an_unlike_machine_is_refused_with_the_fields_named(tmp_path: Path) -> N
         opened(stack, tmp_path, B)
 
 
-def test_another_commit_is_like_enough(tmp_path: Path) -> None:
-    for commit in ("a" * 40, "b" * 40):
-        with ExitStack() as stack:
-            opened(stack, tmp_path, A, machine=MACHINE.model_copy(update={"git_commit": commit}))
-
-
 @pytest.mark.parametrize("below", ["", "deeper/run"])
 def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path, stack: ExitStack, below: str) -> None:
     (tmp_path / "file").write_text("not a folder")
@@ -416,15 +409,6 @@ def test_launches_of_one_attempt_lie_side_by_side_and_are_read_in_their_order(tm
     store.begin(attempts[1])
     assert sorted(file.name for file in tmp_path.glob("run/superseded/*/*")) == ["b2.0"]
     assert [found.attempt.launch for found in store.results()] == [1, 2, 11]
-
-
-def test_how_a_run_that_was_asked_to_go_on_ended_is_stored(tmp_path: Path) -> None:
-    store = Store(stored(tmp_path / "run", [result()]))
-    assert store.until() is None
-    until = Until(half_width=0.02, budget_s=None, most_launches=30, ended="narrow")
-    store.finish_until(until)
-    assert store.until() == until
-    assert not store.unreadable
 
 
 def test_a_run_has_the_batches_that_any_of_its_commands_selected(tmp_path: Path) -> None:
