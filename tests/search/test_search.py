@@ -347,14 +347,8 @@ def test_a_scout_whose_memory_is_off_is_left_for_evidence(leak: float) -> None:
     assert sum(o.fresh and not o.full for o in found.observations) <= 12
 
 
-def test_a_verdict_can_be_stored() -> None:
-    verdict = search(World(parabola(0.3, 20, 0.0)), Goal(max_batch=100)).verdict
-    assert Verdict.model_validate_json(verdict.model_dump_json()) == verdict
-
-
 def test_another_cells_answer_only_adds_to_the_walk() -> None:
     step = next_step([], Goal(max_batch=64), start=23)
-    assert isinstance(step, Scout)
     assert step.batches == (1, 2, 4, 8, 16, 23, 32, 64)
 
 
@@ -533,5 +527,4 @@ def test_a_verdict_says_what_its_memory_was_seen_with_and_whether_it_still_grew(
     ):
         seen = [world.attempt(batch, fresh=True, full=True).model_copy(update=changes) for batch in (1, 2)]
         found = next_step(seen, Goal(max_batch=2))
-        assert isinstance(found, Verdict)
         assert said in found.why
