@@ -12,7 +12,7 @@ import torch.distributed as dist
 from table import FaultBench, judge
 
 from bench.diagnosis.classify import classify
-from bench.records.outcome import Failed, Result
+from bench.records.outcome import Result
 from bench.records.rank_outcome import RankError, RankKilled
 
 HERE = Path(__file__).parent
@@ -116,7 +116,6 @@ def test_what_a_rank_says_that_finds_no_other_is_a_rendezvous(meeting: str) -> N
     error = RankError(rank=0, phase="setup", error=said(MEETINGS[meeting]), traceback="Traceback", at=2.0)
     other = RankKilled(rank=1, phase="setup", signal="SIGKILL", at=1.0, by_bench="another rank had failed")
     outcome = classify([error, other], world_size=2)
-    assert isinstance(outcome, Failed)
     assert (outcome.fault, outcome.rank, outcome.reason) == ("rendezvous", 0, error.error)
 
 
