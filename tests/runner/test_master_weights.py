@@ -97,43 +97,6 @@ def test_a_scheduler_made_from_it_changes_the_rate_that_steps(accelerator: Accel
     assert moved == pytest.approx([1.0, 0.5, 0.25], rel=1e-6)
 
 
-class Unbound(MasterWeights):
-    """Without the rebind: groups of its own beside those of the optimizer that steps."""
-
-    def _share(self) -> None:
-        self.param_groups = [dict(group) for group in self.inner.param_groups]
-        self.state, self.defaults = self.inner.state, self.inner.defaults
-
-
-def test_without_the_rebind_the_rate_is_frozen() -> None:
-    rates = []
-    for kind in (MasterWeights, Unbound):
-        optimizer = kind(SGD(weights((4,)), lr=1.0))
-        scheduler = LambdaLR(optimizer, lambda step: 0.5**step)
-        for _ in range(2):
-            set_gradients(optimizer.weights, 1)  # type: ignore[arg-type]
-            optimizer.step()
-            scheduler.step()
-        rates.append(optimizer.inner.param_groups[0]["lr"])
-    assert rates == [0.25, 1.0]
-
-
-def test_without_the_subclassing_accelerate_does_not_wrap(accelerator: Accelerator) -> None:
-    class Duck:
-        """Everything that `MasterWeights` has, but its base class."""
-
-        def __init__(self, masters: MasterWeights) -> None:
-            self.masters = masters
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(self.masters, name)
-
-    masters = MasterWeights(adamw(weights((4,))))
-    assert isinstance(accelerator.prepare(masters), AcceleratedOptimizer)
-    duck = Duck(masters)
-    assert accelerator.prepare(duck) is duck
-
-
 def train(optimizer: Optimizer, weight: nn.Parameter, steps: int) -> None:
     for _ in range(steps):
         weight.grad = torch.ones_like(weight)
