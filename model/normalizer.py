@@ -4,8 +4,6 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from bench.model.statistics import Statistics
-
 
 class Normalizer(nn.Module):
     """Normalizes in fp32. Its buffers are exact in bf16, so casting the model does not change them."""
@@ -13,12 +11,12 @@ class Normalizer(nn.Module):
     mean: Tensor
     std: Tensor
 
-    def __init__(self, statistics: Statistics) -> None:
+    def __init__(self, mean: float, std: float) -> None:
         super().__init__()
-        for name in ("mean", "std"):
+        for name, value in (("mean", mean), ("std", std)):
             # Never on the meta device, on which the rest of the policy is built.
-            value = torch.tensor(getattr(statistics, name), device="cpu").bfloat16().float()
-            self.register_buffer(name, value, persistent=False)
+            exact = torch.tensor(value, device="cpu").bfloat16().float()
+            self.register_buffer(name, exact, persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
         return (x.float() - _whole(self.mean)) / _whole(self.std)

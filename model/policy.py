@@ -21,7 +21,7 @@ from bench.model.expert import AdaRMSNorm
 from bench.model.interleaved import InterleavedLayer, KeyValue
 from bench.model.normalizer import Normalizer
 from bench.model.prefix import Block, Prefix, assemble, fixed_text, look_up, suffix_layout
-from bench.model.statistics import statistics
+from bench.model.statistics import ACTION_STD, STATE_STD, mean_and_std
 from bench.model.vision import VisionTower
 
 MIN_PERIOD, MAX_PERIOD = 4e-3, 4.0
@@ -39,9 +39,8 @@ class Pi07Policy(nn.Module):
         self.config = config
         # The embedding is also the output head, so the root module owns it: one Parameter, registered once.
         self.embedding = nn.Parameter(torch.empty(config.vocab_size, config.backbone_hidden))
-        by_feature = statistics(config)
-        self.normalize_state = Normalizer(by_feature["state"])
-        self.normalize_actions = Normalizer(by_feature["actions"])
+        self.normalize_state = Normalizer(*mean_and_std(STATE_STD))
+        self.normalize_actions = Normalizer(*mean_and_std(ACTION_STD))
         self.vision = VisionTower(config)
         self.state_proj = Linear(config.state_dim, config.backbone_hidden)
         self.interleaved_layers = nn.ModuleList(InterleavedLayer(config, index) for index in range(config.n_layers))

@@ -34,10 +34,7 @@ class Pi07:
         """The largest preset that fits at 18 bytes a parameter; ``tiny`` on a CPU."""
         return auto_preset(device, memory_bytes_per_rank, "pi07", "small")
 
-    @classmethod
-    def parameter_counts(cls, config: Pi07Config) -> Mapping[str, int]:
-        """Parameters of each part of the policy."""
-        return parameter_count_by_part(config)
+    parameter_counts = staticmethod(parameter_count_by_part)
 
     def flops_per_sample(self) -> Flops:
         """Operations of one sample: forward only, its share of a step, and what is recomputed."""

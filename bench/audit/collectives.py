@@ -66,11 +66,7 @@ class CollectivesVerdict(Frozen):
 
 
 def judge(issued: Sequence[Issued], world_size: int, ended: Oom | Hang | Failed | None) -> CollectivesVerdict:
-    """Whether the ranks agree.
-
-    Args:
-        ended: the outcome of the steps if they did not finish.
-    """
+    """Whether the ranks agree. ``ended``: the outcome of the steps if they did not finish."""
     if isinstance(ended, Hang) and len(issued) < world_size:
         # A waiting rank wrote no file itself; its server collected its collectives.
         issued = [Issued(rank=one.rank, collectives=one.collectives) for one in ended.stuck]

@@ -60,11 +60,7 @@ def judge(
     training: Training | None,
     ended: Oom | Hang | Failed | None,
 ) -> DataloaderVerdict:
-    """Whether training waits for samples, or would wait if its steps were faster.
-
-    Args:
-        ended: the outcome of the ranks if they did not finish.
-    """
+    """Whether training waits for samples, or would if its steps were faster. ``ended``: of ranks that did not end."""
     if ended is not None or len(loaded) < world_size:
         missing = ranks_in_words(sorted(set(range(world_size)) - {one.rank for one in loaded}))
         why = unfinished_in_words(ended) if ended is not None else f"{missing} left no record"

@@ -64,10 +64,6 @@ class Division:
         return dict(sorted(sums.items(), key=lambda one: -one[1]))
 
     @property
-    def compute(self) -> float:
-        return sum(took for part, took in self.parts.items() if part.kind in parts.COMPUTE)
-
-    @property
     def own(self) -> float:
         """Nanoseconds of a step in which no collective blocks the rank."""
         blocked = (parts.WAITING, parts.EXPOSED)

@@ -6,6 +6,7 @@ only what the division of a step needs is kept.
 
 import gzip
 import json
+import math
 import re
 import sys
 import zlib
@@ -235,10 +236,7 @@ def _elements(shape: Any) -> int:
     """Of a tensor, or of a list of them."""
     if shape and isinstance(shape[0], list):
         return sum(map(_elements, shape))
-    product = 1
-    for size in shape:
-        product *= int(size)
-    return product if shape else 0
+    return math.prod(map(int, shape)) if shape else 0
 
 
 def _with_bytes(device: list[Event], marks: list[Event]) -> list[Event]:

@@ -17,11 +17,8 @@ RENDEZVOUS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RAN
 def added_environment(
     ranks_per_node: int, hardware: Hardware, user: Mapping[str, str], *, nodes: int = 1
 ) -> dict[str, str]:
-    """Variables that bench adds to a launch. What the user has set is kept, except for the variables of `FOREIGN` and,
-    on a CPU, the choice of GPUs.
-
-    Args:
-        user: the environment that bench itself was started with.
+    """Variables that bench adds to a launch. What ``user``, the environment that bench was started with, sets is kept,
+    except for the variables of `FOREIGN` and, on a CPU, the choice of GPUs.
     """
     added = {"OMP_NUM_THREADS": str(max(1, hardware.cores // ranks_per_node)), "TOKENIZERS_PARALLELISM": "false"}
     if nodes == 1:  # gloo runs on GPUs, too, where an offload needs it; nodes: see bench/launch/slurm/node.py

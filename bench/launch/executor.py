@@ -65,10 +65,8 @@ class Executor(Protocol):
 
     def prepare(self, cell: Cell) -> None:
         """Start what the attempts of ``cell`` need, without waiting for it."""
-        ...
 
     def run(self, cell: Cell, folder: Path, limits: Limits, on_beat: OnBeat) -> LaunchResult: ...
 
     def close(self) -> None:
         """End every process that was started."""
-        ...

@@ -115,11 +115,7 @@ class Trial(NamedTuple):
 
 
 def trial(hardware: Hardware, user: Mapping[str, str]) -> Trial:
-    """Try every device, each in a rank of its own.
-
-    Args:
-        user: the environment that bench was started with.
-    """
+    """Try every device, each in a rank of its own. ``user``: the environment that bench was started with."""
     ranks = max(1, hardware.devices)
     added = added_environment(ranks, hardware, user)
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:

@@ -55,8 +55,8 @@ class Sampler:
         """Call when an attempt is about to start."""
         self._before, self._cpu = self._cpu.others_share(), _Cpu()
         self._swap_before = _or_none(psutil.swap_memory)
-        self._available_bytes: int | None = None
-        self._disk_free_bytes: int | None = None
+        self._available_bytes: list[int] = []
+        self._disk_free_bytes: list[int] = []
         self._disk_bytes: int | None = None
         self._next_s, self._phase = 0.0, ""
         rested = self._ended_s is None or time.monotonic() - self._ended_s >= GPU_WINDOW_S
@@ -83,10 +83,11 @@ class Sampler:
         return self._conditions(during)
 
     def _look_at_host(self) -> None:
-        self._available_bytes = _least(self._available_bytes, _or_none(lambda: psutil.virtual_memory().available))
-        disk = _or_none(lambda: psutil.disk_usage(str(self._folder)))
-        if disk is not None:
-            self._disk_free_bytes, self._disk_bytes = _least(self._disk_free_bytes, disk.free), disk.total
+        if (memory := _or_none(psutil.virtual_memory)) is not None:
+            self._available_bytes.append(memory.available)
+        if (disk := _or_none(lambda: psutil.disk_usage(str(self._folder)))) is not None:
+            self._disk_free_bytes.append(disk.free)
+            self._disk_bytes = disk.total
 
     def now(self, window_s: float = LEAST_WINDOW_S) -> Conditions:
         """The conditions before any attempt, sampled over ``window_s``."""
@@ -101,10 +102,10 @@ class Sampler:
         return Conditions(
             others_cpu_share_before=self._before,
             others_cpu_share=others_cpu_share,
-            available_bytes_min=self._available_bytes,
+            available_bytes_min=min(self._available_bytes, default=None),
             swap_used_bytes_before=None if was is None else was.used,
             swapped_bytes=moved,
-            disk_free_bytes_min=self._disk_free_bytes,
+            disk_free_bytes_min=min(self._disk_free_bytes, default=None),
             disk_bytes=self._disk_bytes,
             gpus=tuple(gpu.conditions() for gpu in self._gpus),
         )
@@ -116,10 +117,6 @@ def _or_none(read: Callable[[], T]) -> T | None:
         return read()
     except Exception:
         return None
-
-
-def _least(one: int | None, other: int | None) -> int | None:
-    return min((value for value in (one, other) if value is not None), default=None)
 
 
 class _Cpu:
@@ -195,8 +192,8 @@ class _Gpu:
         self._others_bytes = self._ask(gpus.used_bytes)
         self._throttled: dict[str, None] | None = None
         self._clocks_hz: list[float] = []
-        self._clock_share: float | None = None
-        self._temperature_c: int | None = None
+        self._clock_shares: list[float] = []
+        self._temperatures_c: list[int] = []
 
     def look(self) -> None:
         reasons = self._ask(lambda gpu: int(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(gpu)))
@@ -207,10 +204,10 @@ class _Gpu:
         self._clocks_hz += [] if clock is None else [clock * 1e6]
         highest = self._ask(lambda gpu: int(pynvml.nvmlDeviceGetMaxClockInfo(gpu, pynvml.NVML_CLOCK_SM)))
         if clock is not None and highest:
-            self._clock_share = min(clock / highest, 1.0 if self._clock_share is None else self._clock_share)
+            self._clock_shares.append(min(clock / highest, 1.0))
         warm = self._ask(lambda gpu: int(pynvml.nvmlDeviceGetTemperature(gpu, pynvml.NVML_TEMPERATURE_GPU)))
         if warm is not None:
-            self._temperature_c = warm if self._temperature_c is None else max(warm, self._temperature_c)
+            self._temperatures_c.append(warm)
 
     def conditions(self) -> GpuConditions:
         return GpuConditions(
@@ -218,9 +215,9 @@ class _Gpu:
             others_before=self._others,
             others_bytes_before=self._others_bytes,
             throttled=None if self._throttled is None else tuple(self._throttled),
-            sm_clock_share_min=self._clock_share,
+            sm_clock_share_min=min(self._clock_shares, default=None),
             sm_clock_hz_mean=fmean(self._clocks_hz) if self._clocks_hz else None,
-            temperature_c_max=self._temperature_c,
+            temperature_c_max=max(self._temperatures_c, default=None),
         )
 
     def _ask(self, question: Callable[[Any], T]) -> T | None:

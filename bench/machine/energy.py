@@ -28,11 +28,7 @@ Counters = Mapping[str, Counter]
 
 
 class Meter:
-    """Measures what is taken between two moments.
-
-    Args:
-        share: which part of it counts, where ranks share what is counted.
-    """
+    """Measures what is taken between two moments: ``share`` of what is counted, where ranks share that."""
 
     def __init__(self, read: Callable[[], Counters] = dict, share: float = 1.0) -> None:
         self._read, self._share = read, share

@@ -13,12 +13,10 @@ EVERY_S = 0.1
 
 
 class Memory:
-    """The memory of the visible GPUs. Make it while none of bench's processes uses them.
+    """The memory of the visible GPUs, or of that alone which CUDA shows as ``number``.
 
-    The memory in use is counted, not the processes: a driver does not list those of another PID namespace.
-
-    Args:
-        number: only of the GPU that CUDA shows as this number.
+    Make it while none of bench's processes uses them. The memory in use is counted, not the processes: a driver does
+    not list those of another PID namespace.
     """
 
     def __init__(self, environment: Mapping[str, str], number: int | None = None) -> None:

@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
 
@@ -91,7 +92,7 @@ def record(
         accelerators=tuple(gpu.name for gpu in gpus.visible(environment)),
         power_limits_w=gpus.power_limits_w(environment),
         driver=gpus.driver(environment),
-        cpu=_cpu_model(),
+        cpu=_cpu_field("model name") or platform.processor() or platform.machine(),
         system=f"{platform.system()} {platform.release()}",
         python=platform.python_version(),
         libraries=libraries(),
@@ -129,15 +130,9 @@ def libraries() -> dict[str, str]:
     """The version of each installed library of LIBRARIES."""
     versions = {}
     for name in LIBRARIES:
-        try:
+        with suppress(importlib.metadata.PackageNotFoundError):
             versions[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
     return versions
-
-
-def _cpu_model() -> str:
-    return _cpu_field("model name") or platform.processor() or platform.machine()
 
 
 def _cpu_field(*names: str) -> str:

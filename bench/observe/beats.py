@@ -12,10 +12,7 @@ class BeatFile:
     stage also writes when the rank entered it."""
 
     def __init__(self, folder: Path, rank: int, *, at_once: bool = True) -> None:
-        """
-        Args:
-            at_once: write every beat, and not only the first of a stage; `write` then writes the others.
-        """
+        """``at_once``: write every beat, and not only the first of a stage; `write` then writes the others."""
         self._file = os.open(folder / f"rank{rank}.beat", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
         self._at_once = at_once
         self._collective = 0

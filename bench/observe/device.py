@@ -15,11 +15,7 @@ _ADDED = Counter[str]()
 
 @contextmanager
 def added(*fields: str) -> Iterator[None]:
-    """What this process grows by meanwhile is bench's own: peaks leave it out.
-
-    Args:
-        fields: of /proc/self/status.
-    """
+    """What these fields of /proc/self/status grow by meanwhile is bench's own: peaks leave it out."""
     before = {field: status_bytes(field) or 0 for field in fields}
     try:
         yield
@@ -68,10 +64,7 @@ class Cuda:
     """As torch names it: ``torch.<kind>`` is its module."""
 
     def __init__(self, index: int | None = None) -> None:
-        """
-        Args:
-            index: of the device that trains; None: torch's current one. A script need not make it that.
-        """
+        """``index``: of the device that trains; None: torch's current one. A script need not make it that."""
         self._index = index
 
     @property

@@ -182,11 +182,7 @@ def _name(dtype: torch.dtype) -> str:
 
 
 def options(model: nn.Module, units: tuple[str, ...]) -> dict[str, Any]:
-    """The attributes of `Regime` that the options decide, from a prepared model that has made a step.
-
-    Args:
-        units: class names of the modules that are sharded, each as one.
-    """
+    """The attributes of `Regime` that the options decide, from a prepared model that has made a step."""
     if isinstance(model, FSDPModule):
         sharded = (module for module in model.modules() if isinstance(module, FSDPModule))
         found = (module._get_fsdp_state()._fsdp_param_group for module in sharded)

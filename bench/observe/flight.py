@@ -2,7 +2,8 @@
 
 import math
 import pickle
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -66,12 +67,14 @@ def newest_id() -> int:
     return max((int(entry["record_id"]) for entry in entries(stacks=False)), default=-1)
 
 
-def reductions(since: int) -> Iterator[tuple[str, int]]:
-    """Dtype and number of scalars of each reduction after the collective with this number, as far as they are held."""
+def reductions(since: int) -> Counter[str]:
+    """Scalars by dtype of the reductions after the collective with this number, as far as they are held."""
+    reduced = Counter[str]()
     for entry in entries(stacks=False):
         if int(entry["record_id"]) > since and "reduce" in entry["profiling_name"].lower():
             for dtype, shape in zip(entry["input_dtypes"], entry["input_sizes"], strict=False):
-                yield DTYPES[dtype].name if dtype in DTYPES else dtype, math.prod(map(int, shape))
+                reduced[DTYPES[dtype].name if dtype in DTYPES else dtype] += math.prod(map(int, shape))
+    return reduced
 
 
 def call_of(entry: Mapping[str, Any]) -> tuple[str, int]:

@@ -74,10 +74,9 @@ def _watched(step: Callable[..., Any], observer: Observer) -> Callable[..., Any]
 
 
 def _overflowed(optimizer: Any, skipped: int | None) -> Any:
-    """Whether its step changed nothing. torch's scaler tells a fused optimizer alone, on the device.
+    """Whether its step changed nothing; an engine of DeepSpeed had ``skipped`` so many before.
 
-    Args:
-        skipped: how many an engine of DeepSpeed had skipped before.
+    torch's scaler tells a fused optimizer alone, on the device.
     """
     return getattr(optimizer, "found_inf", False) if skipped is None else optimizer.skipped_steps > skipped
 

@@ -4,7 +4,7 @@ import gc
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from typing import Any
 
 import torch
@@ -37,7 +37,7 @@ class WatchedModel:
         """Calls of the model that led to a gradient, since `reset`."""
         self.samples = 0
         """Their samples: the first dimension of the first tensor."""
-        self._hooks: list[Any] = []
+        self._hooks = ExitStack()
         self._depth = 0
         self._calls: Counter[nn.Module] = Counter()
 
@@ -66,8 +66,8 @@ class WatchedModel:
         for module in {module for root in roots for module in root.modules()}:
             if isinstance(module, torch.jit.ScriptModule):  # takes no hooks
                 continue
-            self._hooks.append(module.register_forward_pre_hook(Hook(self._enter)))
-            self._hooks.append(module.register_forward_hook(Hook(self._leave), always_call=True))
+            self._hooks.enter_context(module.register_forward_pre_hook(Hook(self._enter)))
+            self._hooks.enter_context(module.register_forward_hook(Hook(self._leave), always_call=True))
 
     def choose(self) -> None:
         """From now on, watch the model alone."""
@@ -76,16 +76,15 @@ class WatchedModel:
         self._calls.clear()
         self._model = _weakly(model)
         if model is not None:
-            self._hooks = [model.register_forward_pre_hook(Hook(self._called), with_kwargs=True)]
+            self._hooks.enter_context(model.register_forward_pre_hook(Hook(self._called), with_kwargs=True))
         self.reset()
 
     def reset(self) -> None:
         self.forwards = self.samples = 0
 
     def _release(self) -> None:
-        for hook in self._hooks:
-            hook.remove()
-        self._hooks, self._depth = [], 0
+        self._hooks.close()
+        self._depth = 0
 
     def _enter(self, module: nn.Module, _inputs: object) -> None:
         if trains():

@@ -179,8 +179,7 @@ class Observer:
         if self._products is not None:
             self._watching.close()
             self._products = None
-            for dtype, scalars in flight.reductions(self._newest):
-                self._computed.reduced[dtype] += scalars
+            self._computed.reduced.update(flight.reductions(self._newest))
 
     def _measured(self, device: Cpu | Cuda) -> None:
         device.synchronize()

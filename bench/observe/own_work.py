@@ -11,7 +11,7 @@ recorder, whose gloo entries do not say when they end.
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch.distributed as dist
@@ -38,14 +38,12 @@ def waits_through(wrapped: Callable[[Call], Call]) -> Iterator[None]:
     targets: list[tuple[Any, str]] = [(_distributed_c10d.Work, "wait")]
     if hasattr(dist, "_broadcast_coalesced"):  # DDP's, for buffers; it waits in C++
         targets.append((dist, "_broadcast_coalesced"))
-    originals = [getattr(owner, name) for owner, name in targets]
-    for (owner, name), original in zip(targets, originals, strict=True):
-        setattr(owner, name, wrapped(original))
-    try:
+    with ExitStack() as restored:
+        for owner, name in targets:
+            original = getattr(owner, name)
+            restored.callback(setattr, owner, name, original)
+            setattr(owner, name, wrapped(original))
         yield
-    finally:
-        for (owner, name), original in zip(targets, originals, strict=True):
-            setattr(owner, name, original)
 
 
 def _timed(call: Call, spans: list[Span]) -> Call:

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -77,10 +77,7 @@ class Products(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return True
 
     def __init__(self, computed: Computed, *, told: bool = False) -> None:
-        """
-        Args:
-            told: `stepping` is called where an optimizer begins and ends its step; else hooks do that.
-        """
+        """``told``: `stepping` is called where an optimizer begins and ends its step; else hooks do that."""
         super().__init__()  # type: ignore[no-untyped-call]
         self._flops, self._attention, self._adam = computed.flops, computed.attention, computed.adam
         self._told = told
@@ -88,16 +85,15 @@ class Products(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """How many are stepping: one may step others."""
 
     def __enter__(self) -> Self:
-        self._hooks: list[Any] = []
+        self._hooks = ExitStack()
         if not self._told:
-            self._hooks.append(register_optimizer_step_pre_hook(lambda *_: self.stepping(1)))
-            self._hooks.append(register_optimizer_step_post_hook(lambda *_: self.stepping(-1)))
+            self._hooks.enter_context(register_optimizer_step_pre_hook(lambda *_: self.stepping(1)))
+            self._hooks.enter_context(register_optimizer_step_post_hook(lambda *_: self.stepping(-1)))
         return super().__enter__()  # type: ignore[no-any-return,no-untyped-call]
 
     def __exit__(self, *error: object) -> None:
         super().__exit__(*error)  # type: ignore[no-untyped-call]
-        for hook in self._hooks:
-            hook.remove()
+        self._hooks.close()
 
     def stepping(self, change: int) -> None:
         """An optimizer begins its step, or ends it: 1 or -1."""

@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from .model import parameters_of
+
 LEFT_BEHIND = 64
 """Steps of one optimizer after which another one that did not step meanwhile is of an earlier part of the script. The
 discriminator of a GAN takes some 5 for each of the generator's."""
@@ -58,7 +60,8 @@ class Steps:
     def stepped(self, optimizer: Any, *, skipped: bool | Tensor = False) -> None:
         key = id(optimizer)
         if key not in self._known:
-            new = _Known(weakref.ref(optimizer, lambda _: self._end_of(key)), _first_parameter(optimizer), self._steps)
+            first = next(map(weakref.ref, parameters_of(optimizer)), None)
+            new = _Known(weakref.ref(optimizer, lambda _: self._end_of(key)), first, self._steps)
             self._known[key] = new
             others = len(self._known) > 1 or self._gone  # otherwise it is the script's first
             if others and not self._replaces(new):  # a step ends here, with another optimizer than it seemed to have
@@ -100,8 +103,3 @@ class _Known(NamedTuple):
     """The first that it steps."""
     since: int
     """Steps before its first."""
-
-
-def _first_parameter(optimizer: Any) -> weakref.ref[Any] | None:
-    groups = getattr(optimizer, "param_groups", ())
-    return next((weakref.ref(one) for group in groups for one in group["params"]), None)

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
-from accelerate.utils import recursively_apply, send_to_device
-from torch import Tensor, nn
+from accelerate.utils import send_to_device
+from torch import nn
 
 from bench.audit.collectives import Issued
 from bench.audit.dataloader import Loaded
@@ -20,7 +20,7 @@ from bench.records.cell import Audit, AuditKind
 from bench.records.phases import Stage
 from bench.runner import profile, recorder
 from bench.runner.device import DeviceAdapter
-from bench.runner.forward import Forward
+from bench.runner.forward import Forward, holds_tensor
 from bench.runner.order import Order, watched
 from bench.runner.samples import loader_of, samples_of
 from bench.runner.setup import build, set_up, task_of
@@ -96,9 +96,7 @@ def _dataloader(audit: Audit, device: DeviceAdapter, out: Path, rank: int, beat:
 
 def _check_tensors(batch: object) -> None:
     """Tensors may be in any container, but a batch without tensors cannot train a model."""
-    tensors: list[Tensor] = []
-    recursively_apply(tensors.append, batch)
-    if not tensors:
+    if not holds_tensor(batch):
         raise InputError(
             f"the loader's batch, a {type(batch).__name__}, holds no tensor:"
             " a sample of the workload's dataset must be a dict or a tuple of tensors, or a tensor"

@@ -52,12 +52,9 @@ def _n_bytes(values: Iterable[object]) -> int:
 
 
 def save_and_load(job: Job, batches: Batches, folder: Path, device: DeviceAdapter, beat: Beat) -> Checkpoint:
-    """Save, train a few steps, load, and train the same steps again. The folder is removed after that.
+    """Save to ``folder``, the same for all ranks, train a few steps, load, and train the same steps again.
 
-    All ranks take part in each part of it.
-
-    Args:
-        folder: where to write, the same for all ranks.
+    All ranks take part in each part of it. The folder is removed after that.
     """
     upcoming = list(islice(batches, job.batches_of(STEPS)))
 

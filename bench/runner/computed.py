@@ -4,7 +4,6 @@ What modules hold says little: `fully_shard` without a ``param_dtype`` computes 
 another dtype than the gradients have. One warm-up step is watched, from its forward to its end.
 """
 
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
@@ -29,14 +28,9 @@ def watching(batches: Batches, step: int, *, products: bool = True) -> Iterator[
         def watched() -> Iterator[Batch]:
             for index, batch in enumerate(batches):
                 if index == step:
-                    stack.callback(_reductions, computed.reduced, since=flight.newest_id())
+                    stack.callback(lambda since: computed.reduced.update(flight.reductions(since)), flight.newest_id())
                     if products:
                         stack.enter_context(Products(computed))
                 yield batch
 
         yield watched(), computed
-
-
-def _reductions(reduced: Counter[str], *, since: int) -> None:
-    for dtype, scalars in flight.reductions(since):
-        reduced[dtype] += scalars

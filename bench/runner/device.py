@@ -69,68 +69,52 @@ class DeviceAdapter(Protocol):
             autocast: whether accelerate runs forward under autocast, as it does by default where the precision is bf16.
                 Without it, forward computes in the dtype of the weights.
         """
-        ...
 
     def bind_to_cores(self) -> None:
         """Before ``open``: run on the cores beside the device alone, and so do all threads that start from here on."""
-        ...
 
     def near(self) -> list[int | None]:
         """The NUMA node of the device of each rank on this machine, by its local number; None where it is not known."""
-        ...
 
     def limit_memory(self, limit_bytes: int | None) -> int:
         """After ``open``: enforce the limit on what this process takes from now on; returns its capacity in bytes."""
-        ...
 
     def is_full(self) -> bool:
         """After an error: whether libraries beside torch's allocator find next to no memory on the device."""
-        ...
 
     def lift_limit(self) -> None:
         """After an error: remove the limit, so that the process can still write its result."""
-        ...
 
     def keep_little(self) -> None:
         """Before the first operation of a walk: have libraries cache little, so that batches do not add up."""
-        ...
 
     def give_back(self) -> None:
         """Return memory that is free but still held by this process to the system."""
-        ...
 
     def synchronize(self) -> None:
         """Wait until the device has finished all queued work."""
-        ...
 
     def mark(self) -> Any:
         """Mark the end of the work that is queued by now, without waiting for it."""
-        ...
 
     def reach(self, mark: Any) -> None:
         """Wait until the device has reached ``mark``."""
-        ...
 
     def between_s(self, first: Any, last: Any) -> float:
         """Seconds from one mark to a later one; the device has reached both."""
-        ...
 
     def reset_peaks(self) -> None:
         """Start a new measurement of peak memory."""
-        ...
 
     def meters(self) -> Mapping[str, energy.Meter]:
         """What to count while steps are measured, by name: of this rank's device, or its share of what ranks use
         together."""
-        ...
 
     def peak_bytes(self) -> int | None:
         """The peak since ``reset_peaks``, quickly read: allocated on an accelerator, resident on a CPU."""
-        ...
 
     def memory(self, capacity_bytes: int) -> Memory:
         """Peaks since ``reset_peaks``, beside the capacity that ``limit_memory`` returned."""
-        ...
 
 
 def _handlers(train: Train, autocast: bool) -> list[KwargsHandler]:

@@ -1,7 +1,7 @@
 """Runs a workload's model on a batch: what its forward is given, in which dtype, and where its loss is."""
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from inspect import Parameter
 from typing import Any
 
@@ -90,7 +90,7 @@ class Forward:
                 if len(inputs) == 1 and isinstance(inputs[0], Mapping):
                     return *self._named(inputs[0], for_loss=False), target
                 return list(inputs), {}, target
-            case list() | tuple() if _holds_tensor(batch):
+            case list() | tuple() if holds_tensor(list(batch)):
                 return list(batch), {}, batch
             case Mapping():
                 return *self._named(batch, for_loss=self._loss is not None), batch
@@ -100,11 +100,7 @@ class Forward:
         )
 
     def _named(self, batch: Mapping[str, Any], *, for_loss: bool) -> tuple[list[Any], dict[str, Any]]:
-        """The arguments and the keywords of forward.
-
-        Args:
-            for_loss: the loss gets the batch, too, and may use what forward does not take.
-        """
+        """The arguments and keywords of forward. The loss gets the batch, and may use what forward does not take."""
         names = self._names & batch.keys()
         if not names and (self._required or not self._takes_any):
             return [batch], {}
@@ -137,9 +133,10 @@ def _dtype(model: nn.Module) -> torch.dtype | None:
     return next((parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()), None)
 
 
-def _holds_tensor(parts: Sequence[Any]) -> bool:
+def holds_tensor(batch: Any) -> bool:
+    """Whether there is a tensor in any of its containers."""
     found: list[Tensor] = []
-    recursively_apply(found.append, list(parts))
+    recursively_apply(found.append, batch)
     return bool(found)
 
 

@@ -49,11 +49,8 @@ def _orthogonal(update: Tensor, group: dict[str, Any]) -> Tensor:
 
 
 class Together(Optimizer):
-    """Several optimizers as one. They share its parameter groups and its state, so that a scheduler, a wrapper or a
-    checkpoint that changes these changes what steps.
-
-    Args:
-        parts: optimizers over different parameters.
+    """Several optimizers, of different parameters, as one. They share its parameter groups and its state, so that a
+    scheduler, a wrapper or a checkpoint that changes these changes what steps.
     """
 
     def __init__(self, *parts: Optimizer) -> None:

@@ -94,7 +94,7 @@ class _Watch:
         self._stepped_ns: list[int] = []
         """When optimizers have ended in the phase that is open."""
         self._watched: set[Tensor] = set()
-        self._handles: list[Any] = []
+        self._hooks = contextlib.ExitStack()
 
     def start(self) -> None:
         """At the beginning of the step."""
@@ -159,7 +159,8 @@ class _Watch:
             self._meet("gathered", parameter)
             if parameter.requires_grad and parameter.is_leaf and parameter not in self._watched:
                 self._watched.add(parameter)
-                self._handles.append(parameter.register_post_accumulate_grad_hook(self._gradient))  # type: ignore[no-untyped-call]
+                accumulated: Any = parameter.register_post_accumulate_grad_hook
+                self._hooks.enter_context(accumulated(self._gradient))
 
     def _gradient(self, parameter: Tensor) -> None:
         if parameter.grad is not None:
@@ -168,15 +169,11 @@ class _Watch:
     @contextlib.contextmanager
     def optimizers(self) -> Iterator[None]:
         """While the optimizer's own step is watched."""
-        hooks = [
+        with (
             optimizer.register_optimizer_step_pre_hook(self._steps),
             optimizer.register_optimizer_step_post_hook(self._stepped),
-        ]
-        try:
+        ):
             yield
-        finally:
-            for hook in hooks:
-                hook.remove()
 
     @contextlib.contextmanager
     def modules(self) -> Iterator[None]:
@@ -199,15 +196,10 @@ class _Watch:
                 if isinstance(leaf, Tensor) and leaf.requires_grad and leaf.grad_fn is not None:
                     leaf.register_hook(partial(self._look, module))  # type: ignore[no-untyped-call]
 
-        self._handles += [
-            modules.register_module_forward_pre_hook(before),
-            modules.register_module_forward_hook(after, always_call=True),
-        ]
-        try:
+        with self._hooks:
+            self._hooks.enter_context(modules.register_module_forward_pre_hook(before))
+            self._hooks.enter_context(modules.register_module_forward_hook(after, always_call=True))
             yield
-        finally:
-            for handle in self._handles:
-                handle.remove()
 
 
 def _local(tensor: Tensor) -> Tensor:

@@ -147,13 +147,9 @@ def _modules_marked(units: tuple[str, ...]) -> Iterator[None]:
         while running.stack and running.stack[-1][0] is module:
             running.stack.pop()[2].__exit__(None, None, None)
 
-    hooks = [
+    with (
         modules.register_module_forward_pre_hook(before),
         # checkpointing ends a recomputation early, by an exception
         modules.register_module_forward_hook(after, always_call=True),
-    ]
-    try:
+    ):
         yield
-    finally:
-        for hook in hooks:
-            hook.remove()

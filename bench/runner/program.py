@@ -5,7 +5,7 @@ import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from typing import Any, Literal
 from unittest.mock import patch
@@ -43,8 +43,7 @@ BLOCK_BYTES = {"cuda": 512, "cpu": 64}
 class Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Sums the bytes of all storages that an operator makes, for as long as each lives, and the work of operators.
 
-    Args:
-        known: tensors whose storages do not count.
+    The storages of ``known`` tensors do not count.
     """
 
     supports_higher_order_operators = True
@@ -285,19 +284,16 @@ def _marked(model: nn.Module, made: list[Group], mark: Callable[[Event, int | No
         parameter.grad = None  # what becomes of it depends on the backend
         mark("gradient", index)
 
-    hooks: list[Any] = []
-    for index, unit in ((index, unit) for index, group in enumerate(made) for unit in group.modules):
-        hooks.append(unit.register_forward_pre_hook(lambda *_, index=index: mark("enter", index)))
-        hooks.append(unit.register_forward_hook(lambda *given, index=index: leaves(index, given[0], given[-1])))
-    for index, parameter in enumerate(model.parameters()):
-        if parameter.requires_grad:
-            accumulated: Any = parameter.register_post_accumulate_grad_hook
-            hooks.append(accumulated(lambda given, index=index: completes(index, given)))
-    try:
+    with ExitStack() as hooks:
+        for index, unit in ((index, unit) for index, group in enumerate(made) for unit in group.modules):
+            hooks.enter_context(unit.register_forward_pre_hook(lambda *_, index=index: mark("enter", index)))
+            left = unit.register_forward_hook(lambda *given, index=index: leaves(index, given[0], given[-1]))
+            hooks.enter_context(left)
+        for index, parameter in enumerate(model.parameters()):
+            if parameter.requires_grad:
+                accumulated: Any = parameter.register_post_accumulate_grad_hook
+                hooks.enter_context(accumulated(lambda given, index=index: completes(index, given)))
         yield
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 def _others(model: nn.Module, names: tuple[str, ...], units: list[nn.Module]) -> list[Group]:

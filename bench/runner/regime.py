@@ -15,11 +15,7 @@ class RegimeMismatch(RuntimeError):
 
 
 def observe(job: Job, step: Computed | None = None) -> Regime:
-    """The regime of a job that has made at least one step, as this rank sees it.
-
-    Args:
-        step: what one step computed. Without it, the reduction's dtype is that which the wrappers are configured for.
-    """
+    """The regime of a job that has made at least one step, as this rank sees it. ``step``: what one step computed."""
     optimizers = [] if job.optimizer is None else [job.optimizer]
     observed = effective.observed(job.model, optimizers, step or Computed(), job.unit_names)
     if job.accelerator.num_processes == 1:

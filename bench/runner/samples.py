@@ -180,11 +180,7 @@ def loader_of(
     *,
     on_device: bool = True,
 ) -> Iterable[Batch]:
-    """This rank's batches of ``samples``, as training uses them, without an end.
-
-    Args:
-        on_device: move each batch to the device; else it stays on the host.
-    """
+    """This rank's batches of ``samples``, as training uses them, without an end; ``on_device``, or left on the host."""
     pinned = accelerator.device.type != "cpu"
     accelerator.dataloader_config.non_blocking = pinned  # a copy of pinned memory need not wait for the device
     plain: DataLoader[Any] = DataLoader(

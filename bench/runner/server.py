@@ -165,12 +165,9 @@ def _imports(modules: Sequence[str]) -> bool:
 
 
 def _unforkable(*, started_threads: bool) -> str | None:
-    """Why a forked child of this process could not train; None if it can.
+    """Why a forked child of this process could not train; None if it can. ``started_threads``: see `_imports`.
 
     Native threads are no reason: BLAS libraries start theirs when they are loaded, and again in a child.
-
-    Args:
-        started_threads: see `_imports`.
     """
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return "a module of the workload initializes CUDA when it is imported"

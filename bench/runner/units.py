@@ -25,11 +25,7 @@ class Units(Watched[list[Run]]):
     """The units of a model that is not sharded yet, and what they do once it is."""
 
     def __init__(self, model: nn.Module, names: Collection[str]) -> None:
-        """Take the units' sizes.
-
-        Args:
-            names: their classes.
-        """
+        """Take the sizes of the units, whose classes have these names."""
         super().__init__(list)
         self._parameters: dict[nn.Module, int] = {}
         taken: set[nn.Parameter] = set()

@@ -11,20 +11,7 @@ from bench.search.rivals import choose
 from bench.search.throughput import further
 from bench.units import counted, percent, rate
 
-__all__ = [
-    "Answer",
-    "Certificate",
-    "Goal",
-    "Line",
-    "Observation",
-    "Prior",
-    "Scout",
-    "Step",
-    "Try",
-    "Verdict",
-    "next_step",
-    "rate_error",
-]
+__all__ = ["Line", "Observation", "Prior", "Scout", "Try", "next_step", "rate_error"]
 
 
 def next_step(

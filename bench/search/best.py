@@ -201,8 +201,7 @@ def next_look(
 def beaten(arms: Sequence[Arm], looks: Sequence[Look], out: Collection[int] = ()) -> frozenset[int]:
     """The arms that cannot be as fast as what was launched in full of their task, by what the hardware allows.
 
-    Args:
-        out: arms that cannot be the answer, and so rule out no others.
+    Those that are ``out`` cannot be the answer, and so rule out no others.
     """
     fastest: dict[str, float] = {}
     for look in looks:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from statistics import linear_regression
 from typing import NamedTuple
 
 NEAR = 0.98
@@ -62,21 +63,13 @@ def fit(points: Sequence[Point]) -> Curve | None:
         spare = len(points) - 3
         variance = (residual + NOISE**2 * (spare <= 0)) / max(spare, 1)
         bend = max(0.0, cross / (square + variance / BEND**2))
-    static, slope = _line(x, [b - bend * a for a, b in zip(x2, y, strict=True)])
+    slope, static = linear_regression(x, [b - bend * a for a, b in zip(x2, y, strict=True)])
     return Curve(static, slope / unit, bend / unit**2)
-
-
-def _line(x: Sequence[float], y: Sequence[float]) -> tuple[float, float]:
-    """Intercept and slope of least squares."""
-    mean_x, mean_y = sum(x) / len(x), sum(y) / len(y)
-    away = [value - mean_x for value in x]
-    slope = _dot(away, y) / _dot(away, away)
-    return mean_y - slope * mean_x, slope
 
 
 def _off_line(x: Sequence[float], y: Sequence[float]) -> list[float]:
     """The residuals of ``y`` after fitting a straight line."""
-    intercept, slope = _line(x, y)
+    slope, intercept = linear_regression(x, y)
     return [b - intercept - slope * a for a, b in zip(x, y, strict=True)]
 
 

@@ -56,11 +56,7 @@ class Batches(NamedTuple):
 
 
 def batches_up_to_max(evidence: Evidence, fits: int, goal: Goal) -> Batches:
-    """Sort the observations up to max.
-
-    Args:
-        fits: the largest batch that fits.
-    """
+    """Sort the observations up to max: ``fits`` is the largest batch that fits."""
     fitted = _by_batch(o for o in evidence.seen if o.batch <= fits)
     full_over_short = _full_over_short(fitted.values())
     spread = _peak_spread(fitted.values())

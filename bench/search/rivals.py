@@ -25,11 +25,7 @@ this, because a step does not get shorter with the batch."""
 
 
 def choose(batches: Batches, *, final: bool) -> tuple[Answer | None, Answer | None]:
-    """Best and safe among the fresh batches.
-
-    Args:
-        final: whether the final was held. Then batches that were measured in full are compared, and no others.
-    """
+    """Best and safe among the fresh batches; once the ``final`` was held, among those measured in full alone."""
     best, safe = (_fastest(group, full=final) for group in (batches.sound, batches.within))
     return best and _answer(best, batches), safe and _answer(safe, batches)
 

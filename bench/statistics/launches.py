@@ -143,11 +143,7 @@ def half_width(
 
 
 def surer(own: HalfWidth, launches: Sequence[int], variation: LaunchVariation | None) -> HalfWidth:
-    """What these launches show, or where they are few, what is known of the machine: see `MANY_LAUNCHES`.
-
-    Args:
-        launches: of each side.
-    """
+    """What ``launches`` of each side show, or where they are few, what is known of the machine: see `MANY_LAUNCHES`."""
     if variation is None or min(launches) >= MANY_LAUNCHES or own.degrees >= variation.degrees:
         return own
     known = variation.sd * math.sqrt(sum(1 / number for number in launches))

@@ -99,10 +99,9 @@ def straggler(ranks: Sequence[RankWork], steps_s: Sequence[float]) -> Straggler 
 
 @cache
 def needed(n_steps: int, n_ranks: int, n_series: int) -> int | None:
-    """In how many steps one of at least two ranks must be late; None if even all are too few.
+    """In how many steps one of at least two ranks must be late, where ``n_series`` of each are looked at.
 
-    Args:
-        n_series: how many series of each rank are looked at.
+    None if even all are too few.
     """
     if n_steps < FEWEST:
         return None

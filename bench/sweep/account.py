@@ -10,11 +10,7 @@ from bench.store.beats import Entry, read_entries
 
 
 def account_in(folder: Path, ranks: int, began_s: float, ended_s: float | None, read_s: float) -> Account | None:
-    """The account of the attempt in ``folder``: see `account_of`.
-
-    Args:
-        ranks: how many run on this machine; those of other nodes have a clock of their own.
-    """
+    """The account of the attempt in ``folder``, by this machine's ``ranks``: other nodes have clocks of their own."""
     entries = [read_entries(folder, rank) for rank in range(ranks)]
     return account_of(entries, began_s, ended_s, read_s)
 

@@ -11,8 +11,7 @@ _ALLOWED = "allowed: "
 def mistake_in(outcome: Outcome, where: str | None) -> InputError | None:
     """What a rank said of the workload that does not keep to its protocol; None for all other outcomes.
 
-    Args:
-        where: the place in the matrix that names the workload.
+    ``where``: the place in the matrix that names the workload.
     """
     if not (isinstance(outcome, Failed) and outcome.fault == "workload"):
         return None

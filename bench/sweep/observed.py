@@ -45,8 +45,6 @@ def observed_outcome(
 
     Args:
         killer: the kernel's out-of-memory killer, in words, if it ended a process meanwhile.
-        folder: of the attempt's files.
-        note: receives what the user should know.
     """
     ranks = [*map(_with_reason, launched.ranks), *_killed({rank.rank for rank in launched.ranks}, end, killer, folder)]
     measured = [rank for rank in ranks if isinstance(rank, RankOk)]

@@ -63,8 +63,9 @@ def outcome_of_attempt(
             note(f"{label}, {text}" if label else text)
 
         outcome = observed_outcome(launched, launched.script, killer, attempt, folder, machine, of_cell)
-        return reclassify_host_oom(outcome, separate_memory=has_own_memory(machine.hardware))
-    return script_outcome(launched.script, killer, attempt, folder, machine, note)
+    else:
+        outcome = _stated_outcome(launched.script, killer, attempt, folder, machine, note)
+    return reclassify_host_oom(outcome, separate_memory=has_own_memory(machine.hardware))
 
 
 def _with_cause(rank: RankOutcome, killer: str | None) -> RankOutcome:
@@ -105,25 +106,19 @@ def given_up(lost: list[str]) -> Failed:
     return Failed(fault="infrastructure", rank=None, phase=None, reason=lost[-1])
 
 
-def script_outcome(
+def _stated_outcome(
     end: ScriptEnd, killer: str | None, attempt: Attempt, folder: Path, machine: Machine, note: Callable[[str], None]
 ) -> Outcome:
-    """The figures of a script that ended well and wrote them; else what went wrong.
-
-    Args:
-        killer: the kernel's out-of-memory killer, in words, if it ended a process meanwhile.
-        folder: of the attempt's files.
-        note: receives what the user should know.
-    """
+    """The figures of a script that ended well and wrote them; else what went wrong."""
     assert isinstance(machine.hardware, Hardware)  # bench runs on it
     assert attempt.cell.script is not None
     read = read_result(result_file(attempt.cell.script, folder), attempt, machine.hardware)
     if isinstance(read, str):
-        return reclassify_host_oom(failure(end, read, killer), separate_memory=has_own_memory(machine.hardware))
+        return failure(end, read, killer)
     if aborted_at_exit(end):
         note("torch aborted the script as Python ended; its result was whole by then, and counts")
     elif not end.finished:
-        return reclassify_host_oom(failure(end, "", killer), separate_memory=has_own_memory(machine.hardware))
+        return failure(end, "", killer)
     if read.not_read:
         note(f"the script's result has keys that bench does not read: {', '.join(read.not_read)}")
     return read.figures

@@ -146,11 +146,7 @@ def is_alone(sweep: Sweep) -> bool:
 
 
 def check_alone(sweep: Sweep, asked: str) -> None:
-    """Raises InputError where another process measures some of the cells.
-
-    Args:
-        asked: what needs all of them.
-    """
+    """Raises InputError where another process measures some of the cells, all of which ``asked`` needs."""
     if not is_alone(sweep):
         raise InputError(
             "cannot start: another job measures some of these cells",

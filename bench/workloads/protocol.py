@@ -20,12 +20,10 @@ class Flops(Protocol):
     @property
     def step(self) -> int:
         """Forward, backward, and what gradient checkpointing recomputes."""
-        ...
 
     @property
     def recomputed(self) -> int:
         """The part of ``step`` that gradient checkpointing recomputes."""
-        ...
 
 
 class Workload(Protocol):
@@ -83,7 +81,6 @@ class Workload(Protocol):
         number of ranks. `bench.runner.forward` says what it takes and returns. The loss is the mean over samples, with
         equal weights. A mapping may also hold the scalars ``mse``, ``ce``, ``l1`` and ``accuracy``.
         """
-        ...
 
     def dataset(self, seed: int) -> "Dataset[Any]":
         """A map-style dataset whose sample ``i`` depends on ``seed`` and ``i`` alone; ``seed`` may be left out.
@@ -91,7 +88,6 @@ class Workload(Protocol):
         A sample is a dict or a tuple of tensors, or a tensor; with ``collate``, anything. After the last sample comes
         the first again. Of a DataLoader count its dataset and its ``collate_fn``.
         """
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from bench.diagnosis.classify import HOST, classify, reclassify_host_oom
 from bench.diagnosis.oom_words import Kind
-from bench.records.outcome import Failed, Hang, Ok, Oom, Outcome, Result
+from bench.records.outcome import Failed, Hang, Oom, Outcome, Result
 from bench.records.rank_outcome import RankError, RankKilled, RankOom, RankOutcome
 
 PEER = "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [::1]:20344"
@@ -188,7 +188,6 @@ def test_classify_in_whatever_order_the_ranks_come(name: str) -> None:
 )
 def test_a_disk_is_blamed_for_files_alone(said: str, fault: str) -> None:
     outcome = classify([error(0, 1.0, said), killed(1, 2.0, ENDED)], world_size=2)
-    assert isinstance(outcome, Failed)
     assert outcome.fault == fault
 
 
@@ -217,7 +216,6 @@ def test_a_loss_that_is_no_number_survives_json() -> None:
     losses = (math.nan, math.inf, -math.inf, 0.5)
     stored = result(ok((0.1, 0.1), losses=losses))
     read = Result.model_validate_json(stored.model_dump_json())
-    assert isinstance(read.outcome, Ok)
     assert repr(read.outcome.ranks[0].losses) == repr(losses)
 
 

@@ -29,9 +29,7 @@ def matrix(to: Path, command: list[str], **content: object) -> str:
 
 def seen(result: Result, rank: int = 0) -> Observed:
     assert isinstance(result.outcome, Ok), result.outcome
-    observed = result.outcome.ranks[rank].observed
-    assert observed is not None
-    return observed
+    return result.outcome.ranks[rank].observed
 
 
 def regime(result: Result) -> Regime:

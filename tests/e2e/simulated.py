@@ -90,7 +90,6 @@ def _done(tensors: list[Tensor]) -> Any:
 def simulate(folder: Path) -> None:
     """Run the attempt of ``folder`` in this process, as the rank that the folder's name ends with."""
     spec = spool.read(folder / "spec.json", Spec)
-    assert spec is not None
     cell, rank = spec.attempt.cell, int(folder.name.rpartition("-")[2])
     os.environ.update(launch_environment(folder / "accelerate.yaml", 1))
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(cell.num_processes))

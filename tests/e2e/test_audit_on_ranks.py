@@ -173,10 +173,8 @@ def test_unused_parameters_are_those_that_ddp_itself_names(bench: Bench) -> None
             assert isinstance(result.outcome, Failed), label
             assert "Expected to have finished reduction in the prior iteration" in result.outcome.reason
             indices = re.search(r"did not receive grad for rank \d: ((?:\d+ )*\d+)", result.outcome.reason)
-            assert indices is not None
             assert tuple(map(int, indices[1].split())) == unused[f"{part}.*"].ddp_indices
             names = re.search(r"Parameters which did not receive grad for rank \d: (.+)", result.outcome.reason)
-            assert names is not None
             assert set(names[1].split(", ")) == {one.name for one in looked.parameters if part in one.name}
         else:
             assert result.outcome.kind == "ok", label

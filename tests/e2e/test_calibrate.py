@@ -23,10 +23,8 @@ def test_a_calibration_is_stored_and_decides_for_a_later_run(bench: Bench) -> No
     learnt = Calibration.model_validate_json(file.read_bytes())
     assert (learnt.cells, learnt.launches, learnt.degrees) == (2, 3, 4)
     assert learnt.sd > 0
-    assert learnt.rates is not None
     assert learnt.rates.bf16_flops_per_s >= learnt.rates.fp32_flops_per_s > 1e8
     assert learnt.rates.bandwidth_bytes_per_s > 1e8
-    assert learnt.rates.link_bytes_per_s is not None
     assert learnt.rates.link_bytes_per_s > 1e6
     said = bench("run", matrix, "--out", str(bench.folder / "run"), BENCH_STATE=state)
     answers = [line for line in said.splitlines() if line.startswith(("## Train with", "## No sure answer"))]

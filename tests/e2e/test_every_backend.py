@@ -72,7 +72,6 @@ def test_headline_is_gated_by_the_slowest_rank(results: dict[str, Result]) -> No
         slowest_s = max(fmean(rank.step_times_s) for rank in ok(result).ranks)
         samples = result.attempt.batch_per_rank * len(ok(result).ranks)
         measured = row_of(result).measured
-        assert measured is not None
         assert measured.samples_per_s_global == pytest.approx(samples / slowest_s)
 
 
@@ -103,7 +102,6 @@ def test_the_parts_of_the_wall_time_sum_to_it(results: dict[str, Result]) -> Non
 def test_memory_is_each_ranks_own(results: dict[str, Result]) -> None:
     for result in results.values():
         for rank in ok(result).ranks:
-            assert rank.memory.peak_rss_bytes is not None
             assert 100 * 2**20 < rank.memory.peak_rss_bytes < rank.memory.capacity_bytes
 
 

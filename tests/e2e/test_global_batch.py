@@ -7,7 +7,6 @@ from harness import Bench
 from peaked import FASTEST
 
 from bench.cli.collect import collect
-from bench.records.verdict import Verdict
 from bench.report.rows import Row
 from bench.store.run_folder import Store
 
@@ -61,5 +60,4 @@ def test_the_search_among_divisors_gives_the_answer_of_the_full_grid(bench: Benc
     assert f"At a global batch of {GLOBAL} on 2 ranks: " in searched.output
     assert f"micro-batch {FASTEST}, accumulate 4: " in searched.output
     for probe in Store(bench.folder / "searched").probes():
-        assert isinstance(probe.found, Verdict)
         assert (probe.found.certificate, probe.found.max_batch_per_rank) == ("cap_fits", DIVISORS[-1])

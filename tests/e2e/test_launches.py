@@ -73,7 +73,6 @@ def test_a_killed_run_of_two_launches_goes_on_where_it_was(resumed: Resumed) -> 
 def test_launches_of_two_backends_take_turns_until_they_are_narrow(resumed: Resumed) -> None:
     made, store = resumed.launches(), Store(resumed.folder)
     until = store.until()
-    assert until is not None
     assert (until.ended, until.wide, until.half_width, until.budget_s) == ("narrow", 0, 0.9, 300.0)
     counts = Counter(backend for backend, _ in made)
     assert until.launches == sum(counts.values()) - 4 >= 2
@@ -97,7 +96,6 @@ def test_what_leads_is_launched_again_until_the_budget_is_spent(tmp_path: Path) 
     command = ["run", matrix, "--out", str(tmp_path / "run"), "--budget", "10s"]
     output = bench(*command)
     until, results = Store(tmp_path / "run").until(), Store(tmp_path / "run").results()
-    assert until is not None
     assert (until.auto, until.half_width, until.launches) == (True, 0.02, len(results) - 3)
     assert until.budget_s == 10
     again = Counter(result.attempt.cell.backend for result in results if result.attempt.launch > 1)

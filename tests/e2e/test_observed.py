@@ -63,7 +63,6 @@ def test_each_style_is_seen_for_what_it_is_and_ends_on_all_ranks(bench: Bench, t
             assert set(rank.phase_times_s) == {*SEEN_PHASES, "total"}, name
             assert set(rank.own_work_s) == {*SEEN_PHASES}, name
     accumulated = results["accumulates"].outcome
-    assert isinstance(accumulated, Ok)
     slowest_s = max(sum(rank.step_times_s) for rank in accumulated.ranks) / 6
     assert accumulated.samples_per_step(results["accumulates"].attempt) == 64
     table = Store(tmp_path / "run")
@@ -109,7 +108,6 @@ def test_a_script_that_was_asked_for_another_backend_or_world_has_failed(bench: 
     bench("run", file, "--out", str(tmp_path / "run"), expect=1)
     ends = {result.attempt.cell.backend: result.outcome for result in bench.results()}
     assert isinstance(ends["ddp"], Ok)
-    assert isinstance(ends["fsdp"], Failed)
     assert ends["fsdp"].fault == "regime"
     assert "fsdp shards with FULL_SHARD, observed none" in ends["fsdp"].reason
     (tmp_path / "two.sh").write_text('torchrun --standalone --nproc_per_node 2 "$@"')

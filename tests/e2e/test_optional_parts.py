@@ -72,7 +72,6 @@ def test_two_hundred_steps_end_too(bench: Bench) -> None:
 def test_ranks_that_decide_alone_desynchronize_a_sharded_backend(results: list[Result]) -> None:
     """tests/faults/test_desync.py has another backend and torch's own checks."""
     outcome = of(results, ALONE).outcome
-    assert isinstance(outcome, Failed)
     assert outcome.fault == "desync"
     assert re.search(r"rank 0 in \w+ \(model/\w+\.py:\d+\); rank 1 in \w+ \(model/\w+\.py:\d+\)", outcome.reason)
     assert "Received data size doesn't match expected size" in outcome.reason  # gloo aborts

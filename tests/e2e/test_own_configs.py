@@ -32,8 +32,6 @@ def ask() -> Iterator[Ask]:
     with subprocess.Popen(
         program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
     ) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
         stdin, stdout = process.stdin, process.stdout
 
         def ask(job: dict[str, Any]) -> list[dict[str, Any]]:

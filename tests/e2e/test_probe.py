@@ -60,12 +60,10 @@ def search(tmp_path_factory: pytest.TempPathFactory) -> Search:
 def test_max_is_certified(search: Search, backend: str) -> None:
     verdict = search.verdict(backend)
     assert verdict.certificate == "next_fails"
-    assert verdict.max_batch_per_rank is not None
     assert verdict.fails == verdict.max_batch_per_rank + GRANULARITY
     results = [result for result in search.bench.results() if result.attempt.cell.backend == backend]
     kinds = {(result.attempt.batch_per_rank, result.outcome.kind) for result in results}
     assert {(verdict.max_batch_per_rank, "ok"), (verdict.fails, "oom")} <= kinds
-    assert verdict.best is not None
     assert verdict.best.confirmed
     assert f"{verdict.max_batch_per_rank} fits and {verdict.fails} does not" in search.output
 
@@ -100,9 +98,7 @@ def test_a_limit_too_small_for_the_model_is_said(tmp_path: Path) -> None:
     limit_bytes = 8 * 2**20
     output = bench("probe", "--backend", "ddp", "--memory-limit", "8MiB", "--out", str(run), cwd=ROOT)
     [probe] = Store(run).probes()
-    assert isinstance(probe.found, Verdict)
     assert probe.found.certificate == "nothing_fits"
-    assert probe.needs_bytes is not None
     assert probe.needs_bytes > limit_bytes  # how much depends on the CPU: without bf16 instructions, kernels take less
     assert f"not even 1 fits; 1 takes {memory_needed(probe.needs_bytes)} a rank" in output
     assert "no batch to recommend: not even 1 fits." in output
@@ -116,10 +112,8 @@ def test_an_answer_holds_for_the_largest_samples_of_the_data_set(tmp_path: Path)
     matrix = bench.matrix(matrix={"backend": "single", "batch": "probe"}, probe=search, measure=MEASURE, **settings)
     output = bench("run", matrix, "--out", str(bench.folder / "run"))
     [probe] = Store(bench.folder / "run").probes()
-    assert isinstance(probe.found, Verdict)
     assert probe.found.max_batch_per_rank is not None
     assert probe.found.fails is not None  # as 64 long samples alone hold as much as the limit
-    assert probe.found.safe is not None
     batch = probe.found.safe.batch
     assert f"samples hold 32 to 1,024 values: a batch of the largest, {batch * 1024:,} values, fits;" in output
     assert f"in 3 measured steps, batches held up to {batch * 32:,}" in output

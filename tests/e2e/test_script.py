@@ -11,7 +11,6 @@ import yaml
 from harness import HERE, Bench, reading, wait_for
 
 from bench.records.outcome import Failed, Hang, Oom, Outcome, Result, Scripted
-from bench.records.verdict import Verdict
 from bench.store.run_folder import Store
 
 COMMAND = ["python", "own_script.py", "--batch", "{batch}", "--how", "{how}", "--out", "{out}"]
@@ -79,14 +78,11 @@ def test_the_search_finds_where_the_memory_of_a_script_ends(bench: Bench, tmp_pa
     shown = bench("run", file, "--out", str(tmp_path / "run"))
     [probe] = Store(tmp_path / "run").probes()
     found = probe.found
-    assert isinstance(found, Verdict)
     assert found.certificate == "next_fails"
-    assert found.fits is not None
     assert 50 < found.fits < 120
     assert found.fails == found.fits + 1
     failed = [result.outcome for result in bench.results() if result.attempt.batch_per_rank == found.fails]
     assert [(one.kind, getattr(one, "source", None)) for one in failed] == [("oom", "python")]
-    assert found.safe is not None
     assert found.safe.confirmed
     assert "probing with a limit of 120 MiB per process of the script (launch.memory_limit), enforced" in shown
     assert f"script, batch {found.safe.batch}: " in shown

@@ -44,7 +44,6 @@ def test_a_part_that_the_model_compiles_is_compiled_before_the_steps_that_are_ti
 ) -> None:
     for compiled, plain in zip(ranks(results, backend, how), ranks(results, backend, HOW[0]), strict=True):
         assert plain.compilation is None
-        assert compiled.compilation is not None
         assert compiled.compilation.graphs > 0
         assert compiled.compilation.graphs_while_measured == 0
         assert compiled.losses == pytest.approx(plain.losses, rel=0.02)
@@ -54,6 +53,5 @@ def test_a_part_that_the_model_compiles_is_compiled_before_the_steps_that_are_ti
 @pytest.mark.parametrize(("backend", "how"), CELLS)
 def test_nothing_that_trained_is_said_to_be_left_out(results: list[Result], backend: str, how: str) -> None:
     for rank in ranks(results, backend, how):
-        assert rank.coverage is not None
         assert not rank.coverage.without_gradient
         assert not rank.coverage.not_run

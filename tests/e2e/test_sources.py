@@ -33,9 +33,7 @@ def test_an_edited_workload_is_measured_again(bench: Bench) -> None:
     first = bench.results()
     for result in first:
         assert isinstance(result.outcome, Ok), result.outcome
-        assert result.sources is not None
         assert {"toy_mine.py", "toy_base.py", "bench/runner/steps.py"} <= set(result.sources)
-        assert result.machine.environment is not None
         assert {"MALLOC_ARENA_MAX": "3", "NCCL_ALGO": "Ring"}.items() <= result.machine.environment.items()
         assert result.machine.python is not None
         assert result.machine.system is not None
@@ -60,6 +58,5 @@ def test_an_edited_workload_is_measured_again(bench: Bench) -> None:
     assert not any(result in first for result in second)
     for before, after in zip(first, second, strict=True):
         assert isinstance(before.outcome, Ok)
-        assert isinstance(after.outcome, Ok)
         assert before.outcome.ranks[0].losses != after.outcome.ranks[0].losses
     assert "(stale)" not in bench("report", "--full", str(bench.folder / "run"), cwd=folder)

@@ -6,8 +6,6 @@ import pytest
 from policy import OPTIONAL_PARTS
 from table import FaultBench
 
-from bench.records.outcome import Failed
-
 SAYS = {
     "OFF": "Received data size doesn't match expected size",  # gloo aborts
     "DETAIL": "Detected mismatch between collectives on ranks",
@@ -25,7 +23,6 @@ def test_ranks_that_decide_alone_desynchronize_a_sharded_backend(bench: FaultBen
     bench("run", matrix, "--out", str(bench.folder / "run"), expect=1, TORCH_DISTRIBUTED_DEBUG=level)
     for result in bench.results():
         outcome = result.outcome
-        assert isinstance(outcome, Failed)
         assert outcome.fault == "desync"
         assert re.search(r"rank 0 in \w+ \(model/\w+\.py:\d+\); rank 1 in \w+ \(model/\w+\.py:\d+\)", outcome.reason)
         assert SAYS[level] in outcome.reason

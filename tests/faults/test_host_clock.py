@@ -35,7 +35,6 @@ def test_durations_stay_true_and_the_cause_stays_before_its_consequence(bench: F
         assert 0 < result.wall_s < took_s
         assert began - 1 < datetime.fromisoformat(result.started_at).astimezone(UTC).timestamp() < time.time()
     failed = run.result(3)
-    assert failed is not None
     ended, cause = read_ranks(run.folder / "attempts" / failed.attempt.slug, 2)
     assert isinstance(cause, RankError)
     assert isinstance(ended, RankError | RankKilled)

@@ -105,7 +105,6 @@ def test_a_disk_that_becomes_full_stops_the_run_which_goes_on_once_there_is_room
         assert {result.outcome.kind for result in bench.results()} == {"ok"}
         assert refused(Struck(bench), FULL) == STOPS  # and launches nothing
         full.free()
-    assert run is not None
     run.again()
     code, output = run.end()
     assert code == 0, output
@@ -155,7 +154,6 @@ def test_a_disk_that_becomes_read_only_stops_the_run_which_goes_on_once_it_can_b
         seen[phase] = refused(run, READ_ONLY)
         assert [result.outcome.kind for result in bench.results()] == ["ok"]
         given_up.read_and_write()
-    assert run is not None
     run.again()
     code, output = run.end()
     assert code == 0, output

@@ -55,7 +55,6 @@ def test_another_program_on_the_gpu(bench: FaultBench) -> None:
         skip("another program on the GPU", "start", "needs a CUDA device and its driver")
     matrix = bench.matrix(matrix={"backend": "single", "batch": 2})
     with strangers(HOLDS, 1) as [stranger]:
-        assert stranger.stdout is not None
         stranger.stdout.readline()
         bench("run", matrix, "--out", str(bench.folder / "run"))
     assert "GPU 0 had " in doubts(bench)

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from table import FaultBench, judge
 
 from bench.diagnosis.classify import classify
-from bench.records.outcome import Failed, Result
+from bench.records.outcome import Result
 from bench.records.rank_outcome import RankError, RankKilled
 
 HERE = Path(__file__).parent
@@ -36,7 +36,6 @@ def test_a_taken_port_gets_a_second_try_and_the_sweep_goes_on(bench: FaultBench)
     output = bench(*run, expect=1)
     *once, twice, _ = bench.results()
     for result in once:
-        assert result.retried is not None
         assert "address already in use" in result.retried
         assert f"{result.attempt.cell.backend} squats=1, batch 2: retrying after rendezvous" in output
         judge(bench, "port taken, once", "set-up", result, "ok")
@@ -117,7 +116,6 @@ def test_what_a_rank_says_that_finds_no_other_is_a_rendezvous(meeting: str) -> N
     error = RankError(rank=0, phase="setup", error=said(MEETINGS[meeting]), traceback="Traceback", at=2.0)
     other = RankKilled(rank=1, phase="setup", signal="SIGKILL", at=1.0, by_bench="another rank had failed")
     outcome = classify([error, other], world_size=2)
-    assert isinstance(outcome, Failed)
     assert (outcome.fault, outcome.rank, outcome.reason) == ("rendezvous", 0, error.error)
 
 

@@ -43,7 +43,6 @@ def test_a_run_that_is_ended_leaves_nothing_and_goes_on(bench: FaultBench, kind:
         assert "Traceback" not in output
         seen[phase] = f"stops with exit code {code}"
         assert [result.outcome.kind for result in bench.results()] == ["ok"] * (phase != "start")
-    assert run is not None
     run.again()
     code, output = run.end()
     assert code == 0, output
@@ -111,7 +110,6 @@ def test_also_while_deepspeed_compiles(bench: FaultBench, extension: str) -> Non
 def test_the_reader_of_the_output_goes_away(bench: FaultBench) -> None:
     """``bench run | head -1``"""
     run = Struck(bench)
-    assert run.process.stdout is not None
     assert run.process.stdout.readline().startswith("3 cells, 3 attempts")
     run.process.stdout.close()
     assert run.process.wait(timeout=120) == 0
@@ -121,7 +119,6 @@ def test_the_reader_of_the_output_goes_away(bench: FaultBench) -> None:
 def test_whoever_reads_a_report_may_stop_before_its_end(bench: FaultBench) -> None:
     bench("run", bench.matrix(matrix={"backend": "single", "batch": 2}), "--out", str(bench.folder / "run"))
     process = bench.start("report", str(bench.folder / "run"))
-    assert process.stdout is not None
     process.stdout.close()
     assert process.wait(timeout=60) in (0, 128 + signal.SIGPIPE)  # 0: all was written before
 

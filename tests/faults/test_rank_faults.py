@@ -106,7 +106,6 @@ def test_a_rank_that_ends_or_raises_is_named_and_the_other_ends_too(planted: Pla
 def test_out_of_memory_in_the_backward_pass(planted: Planted, at: Phase) -> None:
     result = planted.result(plant="allocate", at=at, way="backward")
     judge(planted.bench, "one rank: out of memory in backward", at, result, "oom", rank=1)
-    assert isinstance(result.outcome, Oom)
     assert result.outcome.bytes_asked == 2**52
     assert planted.ended_together(result)
 

@@ -73,7 +73,6 @@ def test_what_is_not_refused_compiles(compiled: dict[tuple[str, str], Outcome], 
     outcome = compiled[backend, how]
     assert isinstance(outcome, Ok), outcome
     for rank in outcome.ranks:
-        assert rank.compilation is not None
         assert rank.compilation.graphs >= 1
         assert rank.compilation.graphs_while_measured == 0
 
@@ -92,5 +91,4 @@ def test_the_hooks_that_gather_weights_break_the_graph_of_a_model(tmp_path: Path
     assert forbids(result.attempt.cell, "cpu")
     assert isinstance(result.outcome, Ok), result.outcome
     for rank in result.outcome.ranks:
-        assert rank.compilation is not None
         assert sum(rank.compilation.graph_breaks.values()) > 0

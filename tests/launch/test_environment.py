@@ -13,37 +13,29 @@ GPUS = Hardware(device="cuda", devices=2, cores=16, memory_bytes=2**36)
 BOTH = ({"PYTORCH_CUDA_ALLOC_CONF": "backend:native"}, {"PYTORCH_ALLOC_CONF": "backend:native"})
 
 
-def test_segments_are_expandable_on_a_gpu_by_default() -> None:
-    added = added_environment(2, GPUS, {})
-    assert added["PYTORCH_CUDA_ALLOC_CONF"] == "expandable_segments:True"
-    assert added["PYTORCH_NVML_BASED_CUDA_CHECK"] == "1"
-
-
-@pytest.mark.parametrize("hardware", [CPU, GPUS], ids=["cpu", "cuda"])
-def test_gloo_needs_no_name_of_the_host_on_one_node(hardware: Hardware) -> None:
-    assert added_environment(2, hardware, {})["GLOO_SOCKET_IFNAME"] == "lo"
-    assert "GLOO_SOCKET_IFNAME" not in added_environment(2, hardware, {}, nodes=2)
-
-
-def test_compilers_start_when_they_are_used() -> None:
-    assert added_environment(2, GPUS, {})["TORCH_WARM_POOL"] == "0"
-    assert added_environment(2, GPUS, {})["TORCH_NCCL_ENABLE_MONITORING"] == "0"
-    assert added_environment(2, GPUS, {})["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"  # a host may have unlike GPUs
-    assert "TORCH_WARM_POOL" not in added_environment(2, GPUS, {"TORCH_WARM_POOL": "1"})
-    assert "TORCH_WARM_POOL" not in added_environment(2, CPU, {})  # without Triton there is no pool
+def test_what_a_launch_adds() -> None:
+    always = {
+        "OMP_NUM_THREADS": "4",
+        "TOKENIZERS_PARALLELISM": "false",
+        "GLOO_SOCKET_IFNAME": "lo",
+        "TORCH_FR_BUFFER_SIZE": "2000",
+        "PYTORCH_NVML_BASED_CUDA_CHECK": "1",  # torch may be built for CUDA
+    }
+    cpu = {"DS_ACCELERATOR": "cpu", "ACCELERATE_TORCH_DEVICE": "cpu", "CUDA_VISIBLE_DEVICES": ""}
+    assert added_environment(2, CPU, {}) == always | cpu
+    assert added_environment(4, GPUS, {}) == always | {
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # a host may have unlike GPUs
+        "TORCH_WARM_POOL": "0",
+        "TORCH_NCCL_ENABLE_MONITORING": "0",
+        "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
+    }
+    for hardware in (CPU, GPUS):
+        assert "GLOO_SOCKET_IFNAME" not in added_environment(2, hardware, {}, nodes=2)
 
 
 @pytest.mark.parametrize("user", BOTH)
 def test_the_users_allocator_setting_stands_under_either_name(user: dict[str, str]) -> None:
     assert not any("ALLOC_CONF" in name for name in added_environment(2, GPUS, user))
-
-
-def test_a_cpu_launch_sees_no_gpu_and_sets_no_allocator() -> None:
-    added = added_environment(2, CPU, {})
-    assert added["CUDA_VISIBLE_DEVICES"] == ""
-    assert added["PYTORCH_NVML_BASED_CUDA_CHECK"] == "1"  # torch may be built for CUDA
-    assert added["DS_ACCELERATOR"] == added["ACCELERATE_TORCH_DEVICE"] == "cpu"
-    assert not any("ALLOC_CONF" in name for name in added)
 
 
 @pytest.mark.parametrize("hardware", [CPU, GPUS], ids=["cpu", "cuda"])

@@ -45,7 +45,6 @@ COOL: dict[str, Any] = {
 def stranger() -> Iterator[None]:
     """A process that computes and is none of ours: whoever started it has gone."""
     shell = subprocess.Popen(["sh", "-c", '"$0" -c "$1" &', sys.executable, SPIN], stdout=subprocess.PIPE, text=True)
-    assert shell.stdout is not None
     pid = shell.stdout.readline().strip()
     shell.wait()
     yield
@@ -62,21 +61,11 @@ def test_a_stranger_on_the_cpu_is_seen_and_our_own_work_is_not(tmp_path: Path, s
     ours.wait()
     seen = sampler.end()
     cores = psutil.cpu_count() or 1
-    assert seen.others_cpu_share is not None
     # A share of all cores; the two of them may have to share one.
     assert seen.others_cpu_share > 0.3 / cores
     assert seen.available_bytes_min
     assert seen.disk_bytes
     assert sampler.now().others_cpu_share_before is not None
-
-
-def test_what_we_compute_ourselves_is_not_another_s(tmp_path: Path) -> None:
-    seen = conditions._Cpu()
-    end = time.process_time() + 0.3
-    while time.process_time() < end:
-        pass
-    seen.look()
-    assert seen._ours_s > 0.25
 
 
 @pytest.mark.parametrize(("online", "busy_s"), [({0, 2, 3}, 30), ({0, 1, 2, 3}, None)])

@@ -88,7 +88,6 @@ def test_a_gpu_that_is_split_is_not_taken_for_a_whole_one(driver: Driver, named:
     driver.reports(*SPLIT)
     with pytest.raises(InputError, match="GPU 0 is split into slices") as said:
         machine.detect({} if named is None else {"CUDA_VISIBLE_DEVICES": named})
-    assert said.value.fix is not None
     assert "name one slice in CUDA_VISIBLE_DEVICES" in said.value.fix
     assert machine.detect({"CUDA_VISIBLE_DEVICES": "1"}).memory_bytes == 80 * GIB
     assert machine.detect({"CUDA_VISIBLE_DEVICES": "MIG-a2"}).memory_bytes == 20 * GIB
@@ -98,7 +97,6 @@ def test_each_fault_has_its_fix(driver: Driver) -> None:
     driver.reports(SPLIT[0], "uuid=GPU-b lost=1")
     with pytest.raises(InputError, match=r"GPU 0 is split into slices .*; GPU 1 does not respond") as said:
         machine.detect({})
-    assert said.value.fix is not None
     assert "nvidia-smi -L lists them; reset it" in said.value.fix
 
 
@@ -151,13 +149,8 @@ def test_uuids_become_indices(driver: Driver, visible: str, indices: str) -> Non
     assert machine.detect(translated) == machine.detect(environment)
 
 
-@pytest.mark.parametrize("visible", ["GPU-0", "MIG-GPU-91bc22/1/0", "MIG-a1", "0,1", ""])
-def test_what_names_no_whole_gpu_by_uuid_stays_as_it_is(driver: Driver, visible: str) -> None:
-    assert gpus.by_index({"CUDA_VISIBLE_DEVICES": visible}) == {}
-
-
-@pytest.mark.parametrize("visible", [None, "", "1,0", "MIG-a1"])
-def test_what_names_no_gpu_by_uuid_stays(driver: Driver, visible: str | None) -> None:
+@pytest.mark.parametrize("visible", [None, "", "1,0", "GPU-0", "MIG-a1", "MIG-GPU-91bc22/1/0"])
+def test_what_names_no_whole_gpu_by_uuid_stays_as_it_is(driver: Driver, visible: str | None) -> None:
     assert gpus.by_index({} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}) == {}
 
 

@@ -115,7 +115,8 @@ def _rank(rank: int, port_file: str, out: str) -> None:
     dist.destroy_process_group()
 
 
-def test_ranks_agree_or_name_the_field_and_the_ranks(tmp_path: Path) -> None:
+def test_ranks_agree_or_name_the_field_and_the_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(Path(__file__).parents[2])  # ranks import this module
     mp.spawn(_rank, (str(tmp_path / "store"), str(tmp_path)), nprocs=2)
     first, second = (json.loads((tmp_path / str(rank)).read_text()) for rank in (0, 1))
     assert first == second

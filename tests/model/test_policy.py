@@ -17,7 +17,6 @@ from bench.model.data import Samples
 from bench.model.interleaved import InterleavedLayer
 from bench.model.policy import Pi07Policy
 from bench.model.prefix import Block, assemble, suffix_layout
-from bench.model.statistics import Statistics, pad_to_cameras, statistics
 from bench.model.vision import VisionLayer, frame_embedding
 from bench.model.workload import Pi07
 
@@ -376,14 +375,7 @@ def test_patches_are_cut_as_by_a_convolution() -> None:
     torch.testing.assert_close(embedding(image), convolved.flatten(2).mT + embedding.position)
 
 
-def test_statistics_normalize_and_are_padded_to_more_cameras_with_or_without_a_count() -> None:
-    for count in (None, 7):
-        known = pad_to_cameras({"camera0": Statistics(1.0, 2.0, count)}, cams=3)
-        assert known == {f"camera{index}": Statistics(1.0, 2.0, count) for index in range(3)}
-    mixture = statistics(Pi07Config(num_cams=3, dataset_num_cams=2))
-    assert {"state", "actions", "camera0", "camera1", "camera2"} == set(mixture)
-    assert mixture["camera1"].count == 600_000  # the source without a count lacks it
-    assert mixture["state"].count is None
+def test_states_and_actions_are_normalized_by_the_statistics_of_the_mixture() -> None:
     config = Pi07Config()
     batch, policy = batch_of(config, *range(300)), build()
     state, actions = policy.normalize_state(batch["state"]), policy.normalize_actions(batch["actions"])

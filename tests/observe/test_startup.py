@@ -5,12 +5,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import bench
 from bench.observe.files import RankFiles
-from bench.records.rank_outcome import RankError, RankOk
+from bench.records.rank_outcome import RankOk
 from bench.store.spool import read_ranks
 
 STARTUP = Path(bench.__file__).parent / "observe" / "startup"
@@ -27,17 +28,28 @@ print("end")
 ADAMW = "optimizer = torch.optim.AdamW(model.parameters())"
 
 
-def run(code: str, folder: Path, *, observes: bool = True, path: str = "", phase_steps: int = 0) -> str:
-    settings = {"folder": str(folder), "warmup_steps": 1, "steps": 4, "capacity_bytes": 2**30}
-    settings |= {"phase_steps": phase_steps}
+def ended(
+    code: str, folder: Path, *, observes: bool = True, path: str = "", **changes: int
+) -> "subprocess.CompletedProcess[str]":
+    settings = {"folder": str(folder), "warmup_steps": 1, "steps": 4, "capacity_bytes": 2**30, **changes}
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(STARTUP), path])}
     environment |= {"BENCH_OBSERVE": json.dumps(settings)} if observes else {}
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, cwd=folder, capture_output=True, text=True, check=False
-    )
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, check=False)
+
+
+def run(code: str, folder: Path, **given: Any) -> str:
+    done = ended(code, folder, **given)
     assert done.returncode == 0, done.stderr
     assert "cannot observe" not in done.stderr, done.stderr
     return done.stdout
+
+
+def measured(code: str, folder: Path, **given: Any) -> RankOk:
+    run(code, folder, **given)
+    [rank] = read_ranks(folder, 1)
+    assert isinstance(rank, RankOk), rank
+    return rank
 
 
 def test_nothing_is_imported_until_torch_is(tmp_path: Path) -> None:
@@ -55,16 +67,13 @@ def test_a_sitecustomize_of_the_users_own_runs_too(tmp_path: Path) -> None:
 
 def test_a_script_may_have_a_bench_of_its_own(tmp_path: Path) -> None:
     (tmp_path / "bench.py").write_text("mine = True")
-    run("import bench; assert bench.mine" + TRAIN.format(more=ADAMW, steps=20), tmp_path)
-    assert [rank.kind for rank in read_ranks(tmp_path, 1)] == ["ok"]
+    measured("import bench; assert bench.mine" + TRAIN.format(more=ADAMW, steps=20), tmp_path)
 
 
 def test_the_measured_window_is_written_and_ends_the_process(tmp_path: Path) -> None:
     assert run(TRAIN.format(more=ADAMW, steps=20), tmp_path) == ""
     (rank,) = read_ranks(tmp_path, 1)
-    assert isinstance(rank, RankOk)
     assert len(rank.step_times_s) == 4
-    assert rank.observed is not None
     assert (rank.observed.samples, rank.observed.forwards, rank.observed.optimizer) == (12, 4, "AdamW")
     assert (rank.regime.parameters, rank.regime.masters_dtype, rank.regime.adam) == (20, "float32", rank.regime.adam)
     assert rank.regime.matmul_shares == {"float32": 1.0}
@@ -84,12 +93,9 @@ def test_the_measured_window_is_written_and_ends_the_process(tmp_path: Path) -> 
     ids=["compiled optimizer", "compiled model", "compiled in place", "fused into backward"],
 )  # fmt: skip
 def test_steps_are_seen_however_they_are_made(more: str, optimizers: int, tmp_path: Path) -> None:
-    run(TRAIN.format(more=more, steps=20), tmp_path, phase_steps=2)
-    (rank,) = read_ranks(tmp_path, 1)
-    assert isinstance(rank, RankOk), rank
+    rank = measured(TRAIN.format(more=more, steps=20), tmp_path, phase_steps=2)
     assert rank.phase_times_s.keys() >= {"bwd", "optim_step", "rest"}
     assert rank.n_phase_steps == 2
-    assert rank.observed is not None
     assert rank.observed.optimizers == optimizers
     assert rank.observed.samples in (12, None)
 
@@ -116,7 +122,6 @@ def test_a_script_that_ends_too_early_says_after_which_step(tmp_path: Path) -> N
 def test_a_script_may_end_in_its_phases(steps: int, tmp_path: Path) -> None:
     assert run(TRAIN.format(more=ADAMW, steps=steps), tmp_path, phase_steps=5) == ("end\n" if steps == 10 else "")
     (rank,) = read_ranks(tmp_path, 1)
-    assert isinstance(rank, RankOk)
     assert (len(rank.step_times_s), rank.n_phase_steps) == (4, 0 if steps == 10 else 5)
     assert set(rank.phase_times_s) == (set() if steps == 10 else {"forward", "bwd", "optim_step", "rest", "total"})
 
@@ -140,16 +145,13 @@ def test_an_error_in_the_thread_that_trains_is_the_rank_s(tmp_path: Path) -> Non
     model = "import torch; model = torch.nn.Linear(4, 4); " + ADAMW
     run(model + THREAD.format(steps=5, targets="[train]"), tmp_path)
     (rank,) = read_ranks(tmp_path, 1)
-    assert isinstance(rank, RankError)
     assert (rank.error, rank.phase) == ("ValueError: no such sample", "measure")
     assert "in train" in rank.traceback
 
 
 def test_an_error_in_another_thread_is_not(tmp_path: Path) -> None:
     model = "import torch; model = torch.nn.Linear(4, 4); " + ADAMW
-    run(model + THREAD.format(steps=20, targets="[log, train]"), tmp_path)
-    (rank,) = read_ranks(tmp_path, 1)
-    assert isinstance(rank, RankOk)
+    measured(model + THREAD.format(steps=20, targets="[log, train]"), tmp_path)
 
 
 def test_a_process_that_trains_nothing_leaves_nothing(tmp_path: Path) -> None:
@@ -159,8 +161,7 @@ def test_a_process_that_trains_nothing_leaves_nothing(tmp_path: Path) -> None:
 
 def test_steps_that_a_fused_optimizer_skips_are_counted(tmp_path: Path) -> None:
     """torch's scaler calls it at each step, and it finds out itself that gradients overflowed."""
-    run(
-        """
+    code = """
 import torch
 model = torch.nn.Linear(4, 4)
 optimizer, scaler = torch.optim.AdamW(model.parameters(), fused=True), torch.amp.GradScaler("cpu", 1.0)
@@ -170,20 +171,8 @@ for step in range(9):
     scaler.step(optimizer)
     scaler.update()
     optimizer.zero_grad()
-""",
-        tmp_path,
-    )
-    [rank] = read_ranks(tmp_path, 1)
-    assert isinstance(rank, RankOk)
-    assert rank.observed is not None
-    assert rank.observed.skipped_steps == 2
-
-
-def measured(code: str, folder: Path, **settings: int) -> RankOk:
-    run(code, folder, **settings)  # type: ignore[arg-type]
-    [rank] = read_ranks(folder, 1)
-    assert isinstance(rank, RankOk), rank
-    return rank
+"""
+    assert measured(code, tmp_path).observed.skipped_steps == 2
 
 
 PARTS = """
@@ -248,7 +237,6 @@ torch.optim.AdamW(torch.nn.Linear(1, 1).parameters())
 optimizer = Own(model.parameters())
 """
     rank = measured(TRAIN.format(more=own, steps=9), tmp_path)
-    assert rank.observed is not None
     assert (rank.observed.forwards, len(rank.step_times_s)) == (4, 4)
 
 
@@ -300,7 +288,6 @@ optimizer.state["global"] = {"n": 1}
     code = TRAIN.format(more=odd, steps=9).replace("    model(torch.ones(3, 4))", "    model_of(1)")
     rank = measured(code, tmp_path)
     assert rank.regime.optimizer_dtype == "float32"
-    assert rank.observed is not None
     assert rank.observed.samples == 8
 
 
@@ -314,10 +301,7 @@ while True:
     model(torch.ones(3, 4)).sum().backward()
     optimizer.step()
 """
-    settings = {"folder": str(tmp_path), "warmup_steps": 1, "steps": 4, "capacity_bytes": 2**30, "phase_steps": 30}
-    environment = {**os.environ, "PYTHONPATH": str(STARTUP), "BENCH_OBSERVE": json.dumps(settings)}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
-    assert "StopIteration" in done.stderr
+    assert "StopIteration" in ended(code, tmp_path, phase_steps=30).stderr
     [rank] = read_ranks(tmp_path, 1)
     assert isinstance(rank, RankOk)
 
@@ -344,15 +328,11 @@ def test_a_forward_of_an_export_does_not_count(tmp_path: Path) -> None:
     loop = "    model(torch.ones(3, 4))"
     code = TRAIN.format(more=ADAMW, steps=9).replace(loop, "    torch.jit.trace(model, torch.ones(1, 4))\n" + loop)
     rank = measured(code, tmp_path)
-    assert rank.observed is not None
     assert (rank.observed.forwards, rank.observed.samples) == (4, 12)
 
 
 def test_an_error_with_the_name_of_a_file_that_is_no_text_is_kept(tmp_path: Path) -> None:
     code = TRAIN.format(more=ADAMW, steps=5) + "raise ValueError('cannot read \\udcfc.bin')"
-    settings = {"folder": str(tmp_path), "warmup_steps": 1, "steps": 40, "capacity_bytes": 2**30}
-    environment = {**os.environ, "PYTHONPATH": str(STARTUP), "BENCH_OBSERVE": json.dumps(settings)}
-    subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, check=False)
+    ended(code, tmp_path, steps=40)
     [rank] = read_ranks(tmp_path, 1)
-    assert isinstance(rank, RankError)
     assert rank.error == "ValueError: cannot read \\udcfc.bin"

@@ -325,7 +325,6 @@ def named(error: BaseException) -> str:
 def test_what_the_libraries_say_of_it(error: BaseException, kind: Kind, bytes_asked: int | None) -> None:
     found = find(error)
 
-    assert found is not None
     assert (found.kind, found.bytes_asked) == (kind, bytes_asked)
     assert "\n" not in found.message
     assert found.message.split(":")[0].endswith("Error")
@@ -351,7 +350,6 @@ def test_symptoms_of_libraries_count_on_a_full_device_alone(error: BaseException
     assert find(error) is None
     assert find(error, limited=True) is None
     found = find(error, full=True)
-    assert found is not None
     assert found.kind == kind
     for other in OTHERWISE:
         if not any(str(other) == str(one) for one, _ in FULL):
@@ -362,7 +360,6 @@ def test_symptoms_of_libraries_count_on_a_full_device_alone(error: BaseException
 def test_symptoms_count_under_a_limit_alone(error: BaseException, kind: Kind) -> None:
     assert find(error) is None
     found = find(error, limited=True)
-    assert found is not None
     assert found.kind == kind
 
 
@@ -382,7 +379,6 @@ def test_the_message_is_the_line_that_says_so() -> None:
     assert find(wrapped) == Oom("cuda_allocator", inner, 20 * MIB)
 
     long = find(RuntimeError(f"CUDA out of memory. {'x' * 10_000}"))
-    assert long is not None
     assert len(long.message) == MESSAGE_CHARS
 
 
@@ -402,7 +398,6 @@ def test_it_is_found_behind_other_errors() -> None:
 
     for error in (wrapped(), wrapped(context=True), wrapped(hidden=True)):
         found = find(error)
-        assert found is not None
         assert found.bytes_asked == GIB
 
     # An explicit cause must not hide a context: both are walked.

@@ -82,16 +82,12 @@ def test_muon_steps_the_matrices_of_hidden_layers() -> None:
     assert names(model, set(matrices(model, UNITS))) == {"blocks.0.linear.weight", "blocks.1.linear.weight"}
 
 
-def test_a_matrix_that_is_tied_to_an_embedding_is_not_hidden() -> None:
-    model = net()
-    model.blocks[0].linear.weight = model.embedding.weight
-    assert names(model, set(matrices(model, UNITS))) == {"blocks.1.linear.weight"}
-
-
-def test_a_frozen_matrix_is_left_alone() -> None:
-    model = net()
-    model.blocks[0].requires_grad_(False)
-    assert names(model, set(matrices(model, UNITS))) == {"blocks.1.linear.weight"}
+def test_a_matrix_that_is_tied_to_an_embedding_is_not_hidden_and_a_frozen_one_is_left_alone() -> None:
+    tied, frozen = net(), net()
+    tied.blocks[0].linear.weight = tied.embedding.weight
+    frozen.blocks[0].requires_grad_(False)
+    for model in (tied, frozen):
+        assert names(model, set(matrices(model, UNITS))) == {"blocks.1.linear.weight"}
 
 
 def test_of_the_bundled_workload_the_layers_are_hidden() -> None:

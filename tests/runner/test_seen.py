@@ -22,7 +22,6 @@ def test_a_mask_says_tokens_places_and_lengths() -> None:
     found = seen([{"attention_mask": mask} for mask in MASKS])
     assert found.tokens(2) == (Tokens(samples=4, trained=(4, 4), places=(8, 4), longest=3), {3: 1, 1: 1, 2: 2})
     both, _ = found.tokens(1)  # two micro-batches of one step
-    assert both is not None
     assert (both.trained, both.places, both.padding_share) == ((8,), (12,), pytest.approx(1 / 3))
     assert found.most_values == 8
 

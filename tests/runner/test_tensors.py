@@ -19,8 +19,6 @@ def test_the_peak_has_what_lives_on_and_what_a_step_frees_again() -> None:
             samples = torch.zeros(9 * MIB, dtype=torch.uint8)
     uncounted = torch.zeros(7 * MIB, dtype=torch.uint8)
     after = tensors.peak_bytes(step)
-    assert before is not None
-    assert after is not None
     assert before >= 3 * MIB
     assert after - before == kept.nbytes
     assert uncounted.nbytes + samples.nbytes == 16 * MIB
@@ -37,8 +35,6 @@ def test_what_outlives_a_step_counts_once_although_steps_before_were_not_counted
         replaces()
     replaces()
     after = tensors.peak_bytes(replaces)
-    assert before is not None
-    assert after is not None
     assert after - before == (10 - 3) * MIB
 
 

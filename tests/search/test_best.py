@@ -56,11 +56,9 @@ def test_a_lucky_launch_does_not_lead() -> None:
     rates |= {(backend, mode): 90.0 * by for mode in "bcdef" for backend, by in (("ddp", 1.0), ("fsdp", 0.96))}
     arms = [Arm(levels={"backend": backend, "mode": mode}) for backend, mode in rates]
     done = next_look(arms, [Look(n, rate, True) for n, rate in enumerate(rates.values())], stop=True)
-    assert isinstance(done, Done)
     assert done.answers[0].arm == 0
     again = [Look(n, rate, True) for n, rate in enumerate(rates.values())] + [Look(1, 100.5, True)] * 9
     done = next_look(arms, again, stop=True)
-    assert isinstance(done, Done)
     assert done.answers[0].arm == 1, "ten launches are no luck"
 
 
@@ -101,17 +99,14 @@ def test_launches_that_vary_by_half_certify_nothing_narrow() -> None:
     arms = [Arm(levels={"mode": mode, "ms": ms}) for mode in "ab" for ms in ("10", "30")]
     looks = [Look(0, rate, True) for rate in (103.0, 66.3, 36.4)] + [Look(1, rate, True) for rate in (61.0, 31.4)]
     done = next_look(arms, [*looks, Look(2, 40.0, True), Look(3, 20.0, True)], stop=True)
-    assert isinstance(done, Done)
     assert done.answers[0].within > 0.2
 
 
 def test_what_may_still_be_faster_is_named_where_the_search_is_stopped() -> None:
     arms = [Arm(levels={"backend": backend}) for backend in ("ddp", "fsdp", "zero2")]
     done = next_look(arms, [Look(0, 10.0, True)], stop=True)
-    assert isinstance(done, Done)
     assert done.answers[0].open == [1, 2]
     sure = next_look(arms, [Look(arm, 10.0 if arm == 0 else 1.0, True) for arm in (0, 1, 2, 0, 1, 2)], stop=True)
-    assert isinstance(sure, Done)
     assert sure.answers[0].open == []
 
 
@@ -146,7 +141,6 @@ def test_of_first_looks_the_plan_chooses() -> None:
     order, looks = list[int](), list[Look]()
     for _ in arms:
         step = next_look(arms, looks)
-        assert isinstance(step, Next)
         order.append(step.arm)
         looks.append(Look(step.arm, 10.0, True))
     assert order == [1, 2, 0]
@@ -154,7 +148,6 @@ def test_of_first_looks_the_plan_chooses() -> None:
 
 def test_nothing_that_can_be_measured_has_no_answer() -> None:
     done = next_look([Arm(levels={"backend": "ddp"})], [], frozenset({0}))
-    assert isinstance(done, Done)
     assert not done.certified
     assert done.answers == ()
 
@@ -162,7 +155,6 @@ def test_nothing_that_can_be_measured_has_no_answer() -> None:
 def test_an_answer_can_be_asked_for_at_any_time() -> None:
     arms = [Arm(levels={"backend": backend}) for backend in ("ddp", "fsdp", "zero2")]
     done = next_look(arms, [Look(1, 5.0, True)], stop=True)
-    assert isinstance(done, Done)
     [answer] = done.answers
     assert answer.arm == 1
     assert answer.within > 0.2
@@ -212,7 +204,6 @@ def test_units_do_not_matter(case: tuple[list[Arm], list[Look], frozenset[int]],
         next_look(arms, [look._replace(rate=look.rate * by) for look in looks], out, stop=True) for by in (1.0, factor)
     )
     assert isinstance(one, Done)
-    assert isinstance(other, Done)
     assert [answer.within for answer in other.answers] == pytest.approx(
         [answer.within for answer in one.answers], rel=1e-3, abs=1e-6
     )

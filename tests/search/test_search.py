@@ -108,10 +108,8 @@ def check_certificate(found: Search, goal: Goal) -> None:
         assert not any(other <= batch for other in failed)
     match verdict.certificate:
         case "next_fails":
-            assert most is not None
             assert most + goal.granularity in failed
         case "tolerance":
-            assert most is not None
             assert verdict.fails in failed
             assert most < verdict.fails <= most * (1 + goal.tolerance)
         case "cap_fits":
@@ -123,12 +121,10 @@ def check_certificate(found: Search, goal: Goal) -> None:
             assert sum(bool(fitted) and batch <= max(fitted) for batch in failed) >= 3
     for answer in (verdict.best, verdict.safe):
         if answer:
-            assert most is not None
             assert answer.batch in fitted
             assert answer.batch <= most
             assert answer.batch not in verdict.thrashing
     if verdict.safe:
-        assert verdict.safe.held is not None
         assert verdict.safe.held <= goal.headroom
 
 
@@ -339,7 +335,6 @@ def test_many_attempts_near_the_ceiling_leave_enough_for_safe() -> None:
         for batch in (8, 119, 121, 123, 125, 127, 128, 130, 131)
     ]
     verdict = search(world, Goal(), known).verdict
-    assert verdict.safe is not None
     assert 100 <= verdict.safe.batch <= 114  # 90 % of the capacity
 
 
@@ -352,14 +347,8 @@ def test_a_scout_whose_memory_is_off_is_left_for_evidence(leak: float) -> None:
     assert sum(o.fresh and not o.full for o in found.observations) <= 12
 
 
-def test_a_verdict_can_be_stored() -> None:
-    verdict = search(World(parabola(0.3, 20, 0.0)), Goal(max_batch=100)).verdict
-    assert Verdict.model_validate_json(verdict.model_dump_json()) == verdict
-
-
 def test_another_cells_answer_only_adds_to_the_walk() -> None:
     step = next_step([], Goal(max_batch=64), start=23)
-    assert isinstance(step, Scout)
     assert step.batches == (1, 2, 4, 8, 16, 23, 32, 64)
 
 
@@ -410,10 +399,8 @@ def test_thrashing_batches_fit_and_are_not_recommended() -> None:
     found = search(published(FSDP_4_CAMS, 12), Goal(max_batch=256))
     verdict = found.verdict
     assert (verdict.max_batch_per_rank, verdict.certificate) == (12, "next_fails")
-    assert verdict.best is not None
     assert (verdict.best.batch, verdict.best.samples_per_s, verdict.best.confirmed) == (8, 7.0, True)
     assert {10, 12} <= set(verdict.thrashing)
-    assert verdict.safe is not None
     assert verdict.safe.batch == 7  # batch 8 holds 91 %
     assert verdict.points >= 4
     check_certificate(found, Goal(max_batch=256))
@@ -424,13 +411,11 @@ def test_allocation_retries_are_thrashing() -> None:
     retried = world.attempt(24, fresh=True, full=True).model_copy(update={"alloc_retries": 2})
     verdict = search(world, goal, [retried]).verdict
     assert (verdict.max_batch_per_rank, verdict.thrashing) == (24, (24,))
-    assert verdict.best is not None
     assert 12 <= verdict.best.batch < 24
 
 
 def test_rising_throughput_is_best_at_max() -> None:
     verdict = search(published(ZERO2_1_CAM, 24), Goal(max_batch=256)).verdict
-    assert verdict.best is not None
     assert verdict.best == verdict.safe  # 66 % of capacity
     assert (verdict.best.batch, verdict.best.samples_per_s) == (24, 23.6)
     assert verdict.points >= 2
@@ -438,11 +423,8 @@ def test_rising_throughput_is_best_at_max() -> None:
 
 def test_flat_throughput_at_the_top_is_walked() -> None:
     verdict = search(published(FSDP_1_CAM, 12), Goal(max_batch=256)).verdict
-    assert verdict.best is not None
-    assert verdict.safe is not None
     assert verdict.best.batch == 12
     assert verdict.safe.batch in (10, 11)
-    assert verdict.safe.held is not None
     assert verdict.safe.held <= 0.9
 
 
@@ -455,7 +437,6 @@ def test_best_is_near_the_peak_of_throughput(most: int, at: float, headroom: flo
     goal = Goal(max_batch=5000, headroom=headroom)
     found = search(world, goal)
     verdict = found.verdict
-    assert verdict.best is not None
     highest = max(world.rate(batch) or 0 for batch in range(1, most + 1))
     assert verdict.best.samples_per_s >= 0.96 * highest
     assert found.attempts <= 14
@@ -476,7 +457,6 @@ def test_a_best_that_does_not_hold_gives_way() -> None:
         else:
             seen = world.attempt(step.batch, fresh=True, full=step.full)
             observations.append(seen.model_copy(update=fading) if step.full and step.batch == 32 else seen)
-    assert step.best is not None
     assert step.best.batch < 32
     assert step.best.samples_per_s > 160
     assert step.confirmed
@@ -547,5 +527,4 @@ def test_a_verdict_says_what_its_memory_was_seen_with_and_whether_it_still_grew(
     ):
         seen = [world.attempt(batch, fresh=True, full=True).model_copy(update=changes) for batch in (1, 2)]
         found = next_step(seen, Goal(max_batch=2))
-        assert isinstance(found, Verdict)
         assert said in found.why

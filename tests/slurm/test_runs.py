@@ -27,7 +27,6 @@ def test_the_fastest_setting_is_found_in_one_job(bench: SlurmBench) -> None:
     )
     output = bench.run(matrix, "--best", "--settle", "50%")
     best = bench.store().best()
-    assert best is not None
     assert best.ended == "certified"
     assert "sleep_s=0.02" in best.answers[0].name
     assert len(bench.job_ids()) == 1

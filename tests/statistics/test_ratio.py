@@ -28,9 +28,7 @@ KNOWN = LaunchVariation(sd=0.01, degrees=1000, source="many launches")
 def ratio(
     base: Sequence[float], head: Sequence[float], noise: float | None = None, variation: LaunchVariation | None = None
 ) -> Ratio:
-    (found,) = step_ratios([([base], [head])], noise, variation)
-    assert found is not None
-    return found
+    return step_ratios([([base], [head])], noise, variation)[0]
 
 
 def verdicts(n: int, slower: float, **noise: float) -> list[str]:
@@ -41,7 +39,6 @@ def verdicts(n: int, slower: float, **noise: float) -> list[str]:
 
 def test_the_typical_step_is_the_mean_of_the_faster_half_of_what_the_slowest_rank_took() -> None:
     found = typical_step([[1.0, 9.0, 3.0, 4.0, 5.0], [2.0, 1.0, 1.0, 8.0, 7.0]])
-    assert found is not None
     assert found.time_s == pytest.approx((2 + 3 + 7) / 3)  # of 2, 9, 3, 8, 7
     assert found.mean_s == pytest.approx(29 / 5)
     assert found.degrees == 4
@@ -50,7 +47,6 @@ def test_the_typical_step_is_the_mean_of_the_faster_half_of_what_the_slowest_ran
 def test_the_error_is_the_jackknifes() -> None:
     """Without 1: ln 2.5 (of 2, 3 of four); without 2, or without 1: see the list."""
     found = typical_step([[1.0, 2.0, 3.0, 4.0]])
-    assert found is not None
     left_out = [math.log(2.5), math.log(2.0), math.log(1.5), math.log(1.5)]  # halves: (2, 3), (1, 3), (1, 2), (1, 2)
     middle = statistics.fmean(left_out)
     assert found.error == pytest.approx(math.sqrt(3 / 4 * sum((value - middle) ** 2 for value in left_out)))
@@ -67,7 +63,6 @@ def test_the_error_agrees_with_what_many_runs_show() -> None:
 
 def test_a_run_is_disturbed_by_what_its_typical_step_takes_beyond_the_fast_one() -> None:
     found = typical_step([[1.0] * 10 + [2.0] * 30])
-    assert found is not None
     assert found.disturbed == pytest.approx(math.log(1.5))
 
 
@@ -94,8 +89,6 @@ def test_without_noise_it_is_welchs_test() -> None:
     source = random.Random(5)
     base, head = noisy_steps(source), noisy_steps(source, jitter=0.03)
     one, other = typical_step([base]), typical_step([head])
-    assert one is not None
-    assert other is not None
     found = ratio(base, head, noise=0.0)
     half, n = math.log(found.interval[1] / found.estimate), 10
     deviations = [math.sqrt(n) * run.error for run in (one, other)]
@@ -107,7 +100,6 @@ def test_an_alarm_allows_for_the_number_of_attempts() -> None:
     pair = ([[0.1] * STEPS], [[0.12] * STEPS])
     for n in (1, 4):
         found = step_ratios([pair] * n, 0.02)[0]
-        assert found is not None
         half = stats.norm.ppf(1 - 0.01 / n / 2) * math.sqrt(2) * 0.02
         assert math.log(found.alarm[1] / found.estimate) == pytest.approx(half)
 
@@ -132,7 +124,6 @@ def test_few_launches_differ_by_what_is_assumed_or_known_of_launches(launches: t
     few = sum(1 / n for n in launches if n < 3)
     for variation, sd, degrees in ((None, 0.05, 10), (KNOWN, math.hypot(0.01, QUIET * math.sqrt(2 / few)), 1e6)):
         (found,) = typical_ratios([(sides[0], sides[1])], variation=variation)
-        assert found is not None
         half = stats.t.ppf(0.975, degrees) * sd * math.sqrt(few)
         assert math.log(found.interval[1]) == pytest.approx(half, rel=1e-3)
         assert found.basis == ("variation" if variation else "assumed")
@@ -150,7 +141,6 @@ def test_more_launches_never_make_a_verdict_less_sure(slower: float) -> None:
     for number in (1, 2, 3, 5):
         sides = typical_of_launches(launches(5, 0.1)), typical_of_launches(launches(number, 0.1 * slower))
         (found,) = typical_ratios([sides], variation=known)
-        assert found is not None
         widths.append(math.log(found.alarm[1] / found.alarm[0]))
     assert min(widths[:-1]) > 0.95 * widths[-1]
 
@@ -158,7 +148,6 @@ def test_more_launches_never_make_a_verdict_less_sure(slower: float) -> None:
 def test_a_verdict_names_the_scatter_at_which_it_falls() -> None:
     found = ratio([0.1] * STEPS, [0.14] * STEPS)
     assert speed(found) == "SLOWER"
-    assert found.tips_at is not None
     for more, contains in ((1.01, True), (0.99, False)):
         there = LaunchVariation(sd=found.tips_at * more, degrees=10, source="")
         low, high = ratio([0.1] * STEPS, [0.14] * STEPS, variation=there).alarm
@@ -176,13 +165,10 @@ def test_ten_attempts_show_how_much_launches_differ() -> None:
     typical = [(launch(), launch()) for _ in range(400)]
     assert shown_by(typical[:9]) is None
     many = shown_by(typical)
-    assert many is not None
     assert many.sd == pytest.approx(0.03, rel=0.1)
     ten = shown_by(typical[:10])
-    assert ten is not None
     assert ten.degrees == 3  # 37 % of nine: a median absolute deviation knows less than a standard deviation
     alike = shown_by([typical[0]] * 10)
-    assert alike is not None
     assert alike.sd == 0.01  # never less than on a quiet machine
 
 

@@ -17,9 +17,7 @@ Run = Callable[[random.Random], list[float]]
 
 
 def tail(base: list[float], head: list[float], noise: float | None = None) -> Tail:
-    (found,) = tails([([[base]], [[head]])], noise)
-    assert found is not None
-    return found
+    return tails([([[base]], [[head]])], noise)[0]
 
 
 def verdict(base: list[float], head: list[float]) -> str:
@@ -62,7 +60,6 @@ def test_which_steps_are_slow_and_how_slow() -> None:
     """The typical step is 1; the slowest rank decides, and 1.2 is not slow."""
     ranks = [[1.0, 1.0, 2.0, 1.0, 1.2, 1.0, 1.0, 1.0], [1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 3.0, 1.0]]
     (found,) = tails([([[[1.0] * 8] * 2], [ranks])])
-    assert found is not None
     assert (found.base.indices, found.base.times) == ((), None)
     assert (found.head.indices, found.head.times, found.head.n_steps) == ((2, 6), (2.0, 3.0), 8)
     assert found.head.share == 0.25
@@ -86,7 +83,6 @@ def test_the_tail_that_passed_the_gate_as_the_same() -> None:
     """16 of 50 steps doubled: the typical step is the same, and the mean is 1.32 times as long."""
     head = [0.2 if index % 3 == 2 else 0.1 for index in range(N)]
     (ratio,) = step_ratios([([[0.1] * N], [head])])
-    assert ratio is not None
     assert (ratio.estimate, ratio.of_means) == pytest.approx((1.0, 1.32))
     assert speed(ratio) == "UNCLEAR"  # without its tail, and never SAME
     assert verdict([0.1] * N, head) == "SLOWER TAIL"
@@ -142,7 +138,6 @@ def test_slow_steps_of_another_size_are_found_where_as_many_are_slow() -> None:
 def test_a_faster_typical_step_does_not_hide_a_longer_mean() -> None:
     head = [0.40 if index % 3 == 2 else 0.06 for index in range(N)]
     (ratio,) = step_ratios([([[0.1] * N], [head])])
-    assert ratio is not None
     assert ratio.alarm[1] < 1 / (1 + MARGIN) < ratio.of_means
     assert verdict([0.1] * N, head) == "SLOWER TAIL"
 
@@ -158,10 +153,8 @@ def test_a_slower_launch_is_no_tail_of_slow_steps() -> None:
     even = [[steady(source)] for _ in range(3)]
     apart = [[steady(source)], [[1.4 * step_s for step_s in steady(source)]], [steady(source)]]
     (found,) = tails([(even, apart)])
-    assert found is not None
     assert not found.head.indices
     assert not found.more
     (planted,) = tails([(even, [[doubled(source)] for _ in range(3)])])
-    assert planted is not None
     assert len(planted.head.indices) == 3 * 16
     assert planted.longer(MARGIN)

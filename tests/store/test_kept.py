@@ -18,7 +18,6 @@ def test_a_later_plan_replaces_that_of_its_cells_and_an_equal_one_writes_nothing
     assert (tmp_path / "plan.json").stat().st_mtime == 1
     Store(tmp_path).keep_forecasts([forecast("ddp", allowance_bytes=2)])
     kept = Store(tmp_path).forecasts()
-    assert kept is not None
     assert [one.allowance_bytes for one in kept.forecasts] == [2, 0]
 
 

@@ -3,37 +3,21 @@
 import json
 import os
 import time
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from examples import MACHINE, result
+from examples import MACHINE, result, stored
 
 from bench.errors import InputError
-from bench.records.outcome import Result
 from bench.store.newest_run import newest
 from bench.store.run_folder import Store
 
-A, B, C = result(batch=1), result(batch=2), result(backend="fsdp", batch=1)
-
-
-def opened(stack: ExitStack, root: Path, *results: Result) -> Store:
-    """A store that is open for a run that plans ``results``."""
-    store = Store(root)
-    stack.enter_context(store.open(MACHINE, [r.attempt.cell for r in results], ""))
-    return store
-
-
-def finish(store: Store, *results: Result) -> None:
-    for each in results:
-        store.begin(each.attempt)
-        store.finish(each)
+A, C = result(batch=1), result(backend="fsdp", batch=1)
 
 
 def test_a_run_is_the_newest_though_the_clock_was_set_back(tmp_path: Path) -> None:
     for name in ("b", "c", "a"):
-        with ExitStack() as stack:
-            opened(stack, tmp_path / name, A)
+        stored(tmp_path / name, [A])
         assert newest(tmp_path) == tmp_path / name
         if name == "b":
             os.utime(tmp_path / name / "run.json", (time.time() + 3600,) * 2)
@@ -42,8 +26,7 @@ def test_a_run_is_the_newest_though_the_clock_was_set_back(tmp_path: Path) -> No
 def test_what_measures_nothing_makes_no_run_the_newest(tmp_path: Path) -> None:
     commit = MACHINE.model_copy(update={"git_commit": "a" * 40})
     for name in ("b", "a"):
-        with ExitStack() as stack:
-            finish(opened(stack, tmp_path / name, A), A)
+        stored(tmp_path / name, [A])
     file = tmp_path / "b" / "run.json"
     before, written = file.read_bytes(), file.stat().st_mtime_ns
     with Store(tmp_path / "b").open(commit, [A.attempt.cell], None):
@@ -52,15 +35,13 @@ def test_what_measures_nothing_makes_no_run_the_newest(tmp_path: Path) -> None:
         pass
     assert json.loads(file.read_bytes())["cells"] == [A.attempt.cell.slug, C.attempt.cell.slug]
     assert newest(tmp_path) == tmp_path / "a"
-    with ExitStack() as stack:
-        opened(stack, tmp_path / "b", A)
+    stored(tmp_path / "b", [A])
     assert newest(tmp_path) == tmp_path / "b"
 
 
 def test_newest_is_the_run_that_was_opened_last(tmp_path: Path) -> None:
     for name in ("b", "a", "c"):
-        with ExitStack() as stack:
-            opened(stack, tmp_path / name, A)
+        stored(tmp_path / name, [A])
     for age, name in enumerate(("a", "c", "b")):
         os.utime(tmp_path / name / "run.json", (time.time() - age * 60,) * 2)
     (tmp_path / "no run").mkdir()

@@ -39,7 +39,6 @@ def test_a_rank_whose_file_is_torn_or_foreign_ended_without_a_result(tmp_path: P
     BeatFile(tmp_path, 0)("measure", 3, 5)
     torn, whole = spool.read_ranks(tmp_path, 2)
     assert whole == ERROR
-    assert isinstance(torn, RankError)
     assert (torn.rank, torn.phase, torn.traceback) == (0, "measure", "")
     assert torn.error.startswith("rank0.json cannot be read: ")
 
@@ -85,7 +84,6 @@ def test_a_reader_never_sees_half_a_record(tmp_path: Path) -> None:
         while writing:
             try:
                 found = spool.read(file, RankOk)
-                assert found is not None
                 assert len(found.step_times_s) == 20_000
                 assert len(set(found.step_times_s)) == 1
                 seen.add(found.step_times_s[0])

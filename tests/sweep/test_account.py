@@ -19,7 +19,6 @@ def rank(*at_s: float) -> list[Entry]:
 
 def test_the_parts_sum_to_the_wall_time() -> None:
     account = account_of([rank(1, 2, 4, 7, 11, 16)], began_s=0, ended_s=17, read_s=20)
-    assert account is not None
     assert account.parts_s == {
         "launch": 1, "start": 1, "join": 2, "setup": 3, "warmup": 4, "measure": 5, "done": 1, "end": 3,
     }  # fmt: skip
@@ -30,21 +29,18 @@ def test_a_stage_lasts_until_the_last_rank_has_left_it() -> None:
     """Rank 1 builds for longer; rank 0 waits for it in its first warm-up step."""
     quick, slow = rank(1, 2, 3, 4, 12), rank(1, 2, 3, 10, 12)
     account = account_of([quick, slow], began_s=0, ended_s=15, read_s=15)
-    assert account is not None
     assert account.parts_s == {"launch": 1, "start": 1, "join": 1, "setup": 7, "warmup": 2, "measure": 3, "end": 0}
 
 
 def test_a_stage_that_a_rank_never_entered_counts_in_the_one_before() -> None:
     """Rank 1 hangs in its warm-up, and rank 0 waits for it in the measured steps until bench ends both."""
     account = account_of([rank(1, 2, 3, 4, 5), rank(1, 2, 3, 6)], began_s=0, ended_s=66, read_s=67)
-    assert account is not None
     assert account.parts_s == {"launch": 1, "start": 1, "join": 1, "setup": 3, "warmup": 60, "end": 1}
     assert account.accounted_s == 67
 
 
 def test_the_last_stage_is_not_accounted_for_when_nobody_saw_its_end() -> None:
     account = account_of([rank(1, 2, 3)], began_s=0, ended_s=None, read_s=60)
-    assert account is not None
     assert account.parts_s == {"launch": 1, "start": 1, "join": 1}
 
 
@@ -52,7 +48,6 @@ def test_a_stage_that_is_entered_twice_is_one_part() -> None:
     stages = (Stage.SETUP, Stage.COMPILE, Stage.SETUP)
     entries = [Entry(stage, at) for stage, at in zip(stages, (1.0, 2.0, 5.0), strict=True)]
     account = account_of([entries], began_s=0, ended_s=9, read_s=9)
-    assert account is not None
     assert account.parts_s == {"launch": 1, "setup": 5, "compile": 3, "end": 0}
 
 
@@ -78,5 +73,4 @@ def test_stamps_are_read_from_the_folder(tmp_path: Path) -> None:
         beat(Stage.START)
         beat(Stage.MEASURE, 1, 2)
     found = account_in(tmp_path, 2, 0.0, 1e17, 1e17)
-    assert found is not None
     assert list(found.parts_s) == ["launch", "start", "measure", "end"]

@@ -47,7 +47,6 @@ class Rated(Ranks):
 
     def run(self, cell: Cell, folder: Path, limits: Limits, on_beat: OnBeat) -> LaunchResult:
         spec = spool.read(folder / "spec.json", Spec)
-        assert spec is not None
         if not isinstance(spec.attempt, Attempt):
             return super().run(cell, folder, limits, on_beat)
         if len(self.order) == self.stop_after:
@@ -146,7 +145,6 @@ def test_an_interrupted_run_goes_on_and_ends_like_an_uninterrupted_one(tmp_path:
         hunted(tmp_path / "run", plans, first)
     store = Store(tmp_path / "run")
     stopped = store.best()
-    assert stopped is not None
     assert stopped.ended is None
     assert list(certificate(stopped)) == []
     said = collect([store]).brief[0]
@@ -156,7 +154,6 @@ def test_an_interrupted_run_goes_on_and_ends_like_an_uninterrupted_one(tmp_path:
     with run_lock.held(store.root):
         (store.root / ".lock").write_text("1")  # another process
         said = collect([store]).brief[0]
-    assert isinstance(said, Lines)
     assert said.lines[-1] == "A process is still measuring."
     assert hunted(tmp_path / "run", plans, rest).answers == expected.answers
     assert first.order + rest.order == whole.order
@@ -169,7 +166,6 @@ def test_the_report_shows_the_certificate_and_misses_nothing(tmp_path: Path) -> 
     hunted(tmp_path / "run", plans_of(2), Rated())
     report = collect([Store(tmp_path / "run")])
     assert not report.missing
-    assert report.advice[0].chosen is not None
     assert report.advice[0].chosen.settings["backend"] == "ddp"
     lines = [line for section in report.brief for line in getattr(section, "lines", ())]
     heading = report.brief[0].title
@@ -199,10 +195,11 @@ def test_a_larger_batch_than_one_that_ran_out_of_memory_is_not_tried(tmp_path: P
             tried.setdefault(name, []).append(batch)
 
 
-def test_each_requirement_has_its_own_answer(tmp_path: Path) -> None:
-    best = hunted(tmp_path / "run", plans_of(2, modes="abc"), Rated(), free=["backend"])
+@pytest.mark.parametrize(("asked", "batch"), [(2, 2), ("probe", 4)])
+def test_each_requirement_has_its_own_answer(tmp_path: Path, asked: int | str, batch: int) -> None:
+    best = hunted(tmp_path / "run", plans_of(asked, modes="abc"), Rated(), free=["backend"])
     assert {answer.task: answer.name for answer in best.answers} == {
-        f"mode={mode}": f"ddp mode={mode}, batch 2" for mode in "abc"
+        f"mode={mode}": f"ddp mode={mode}, batch {batch}" for mode in "abc"
     }
     assert [line[:9] for line in certificate(best) if "can be more" in line] == ["For mode="] * 3
 
@@ -215,13 +212,6 @@ def test_cells_whose_batch_is_searched_are_answered_with_the_batch_to_train_with
     searches = Store(tmp_path / "run").probes()
     assert 1 <= len(searches) < len(plans)
     assert best.of == len(plans)
-
-
-def test_searches_answer_each_requirement(tmp_path: Path) -> None:
-    best = hunted(tmp_path / "run", plans_of("probe", modes="abc"), Rated(), free=["backend"])
-    assert {answer.task: answer.name for answer in best.answers} == {
-        f"mode={mode}": f"ddp mode={mode}, batch 4" for mode in "abc"
-    }
 
 
 def test_what_a_plan_rules_out_is_not_measured_and_the_certificate_says_so(tmp_path: Path) -> None:
@@ -320,7 +310,6 @@ def test_ctrl_c_at_ten_moments_leaves_no_advice_that_the_table_contradicts(kind:
         assert "rain with" not in said, (moment, said)
         assert f"matrix.yaml --out {root}{' --best' * (kind == 'best')}` goes on" in said
         if leading := re.search(r"Leading so far: ([^:]+), batch (\d+):", said):
-            assert table is not None
             leads += 1
             rows = [dict(zip(table.headers, row, strict=True)) for row in table.rows]
             mode = f", mode {rows[0]['mode']}" if "mode" in rows[0] else ""
@@ -359,7 +348,6 @@ class Failing(Rated):
 
     def run(self, cell: Cell, folder: Path, limits: Limits, on_beat: OnBeat) -> LaunchResult:
         spec = spool.read(folder / "spec.json", Spec)
-        assert spec is not None
         if not isinstance(spec.attempt, Attempt) or not self.fails(spec.attempt):
             return super().run(cell, folder, limits, on_beat)
         error = RankError(rank=0, phase="fwd", error="ValueError: planted", traceback="planted", at=0.0)

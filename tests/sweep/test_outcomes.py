@@ -11,7 +11,7 @@ from bench.records.machine import Machine
 from bench.records.outcome import Failed, Oom
 from bench.records.rank_outcome import RankKilled, RankOom
 from bench.records.script import Script, ScriptEnd
-from bench.sweep.outcomes import outcome_of, outcome_of_attempt, script_outcome
+from bench.sweep.outcomes import outcome_of, outcome_of_attempt
 
 MACHINES = pytest.mark.parametrize(("machine", "fault"), [(MACHINE, None), (CUDA_MACHINE, "host_memory")])
 
@@ -30,10 +30,14 @@ def test_a_rank_that_the_kernel_killed(machine: Machine, fault: str | None) -> N
 
 
 @MACHINES
-def test_a_script_that_the_kernel_killed(machine: Machine, fault: str | None, tmp_path: Path) -> None:
+def test_a_script_that_the_kernel_killed(
+    machine: Machine, fault: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bench.machine.oom_kill.killed_since", lambda _: "the kernel's out-of-memory killer")
     attempt = Attempt(cell=cell("ddp", script=Script(command=("train", "{out}"))), batch_per_rank=2)
     end = ScriptEnd(how="killed by SIGKILL", signal="SIGKILL")
-    outcome = script_outcome(end, "the kernel's out-of-memory killer", attempt, tmp_path, machine, print)
+    launched = LaunchResult(ranks=[], isolation="script", script=end)
+    outcome = outcome_of_attempt(launched, {}, attempt, tmp_path, machine, "", print)
     assert fault_of(outcome) == fault
 
 

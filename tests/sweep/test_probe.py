@@ -19,9 +19,7 @@ def memory(allocated_gib: float, reserved_gib: float, capacity_gib: float, retri
 
 def seen(*memories: Memory) -> Observation:
     ranks = tuple(rank(number, memory=each) for number, each in enumerate(memories))
-    found = observation(result(world(*ranks), machine=CUDA_MACHINE))
-    assert found is not None
-    return found
+    return observation(result(world(*ranks), machine=CUDA_MACHINE))
 
 
 def test_the_rank_that_is_fullest_by_its_own_capacity_decides() -> None:

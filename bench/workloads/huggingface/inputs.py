@@ -9,9 +9,10 @@ Shapes of one sample: T tokens, C channels, H and W of a picture, P patches, F f
 
 import inspect
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Generator, Tensor
@@ -585,17 +586,11 @@ TEXTS = ("input_ids", "mm_token_type_ids", "moe_mm_token_type_ids", "image_embed
 """Those that depend on how many tokens stand for pictures and sounds."""
 
 
-@contextmanager
-def _unsharded() -> Iterator[None]:
+def _unsharded() -> AbstractContextManager[Any]:
     """Under ZeRO-3, transformers shards what it builds at once, which needs data."""
     from transformers.integrations import deepspeed
 
-    kept = deepspeed._hf_deepspeed_config_weak_ref
-    deepspeed._hf_deepspeed_config_weak_ref = None
-    try:
-        yield
-    finally:
-        deepspeed._hf_deepspeed_config_weak_ref = kept
+    return patch.object(deepspeed, "_hf_deepspeed_config_weak_ref", None)
 
 
 def _features(model: Any, modality: str, batch: Sample) -> int:

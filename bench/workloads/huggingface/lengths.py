@@ -7,17 +7,15 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Self
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
+from pydantic import BaseModel, Discriminator, Field, Tag, model_validator
 
 SHORTEST = 2
 """A text of one token has nothing to predict."""
 Length = Annotated[int, Field(ge=SHORTEST)]
 
 
-class Uniform(BaseModel):
+class Uniform(BaseModel, frozen=True, extra="forbid"):
     """Lengths between two bounds, both included, each as often as any other."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     uniform: list[Length]
 
@@ -36,10 +34,8 @@ class Uniform(BaseModel):
         return draw(*self.uniform)
 
 
-class Listed(BaseModel):
+class Listed(BaseModel, frozen=True, extra="forbid"):
     """The lengths in a file: an integer a line, sample by sample."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     file: str
     sha256: str = ""

@@ -3,7 +3,7 @@
 from importlib.util import find_spec
 from typing import Any, ClassVar, Literal, Self, Union
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, create_model, model_validator
+from pydantic import BaseModel, Field, JsonValue, create_model, model_validator
 
 from bench.workloads.huggingface.description import Description, is_random, still
 from bench.workloads.huggingface.lengths import Lengths, Listed, Uniform
@@ -23,10 +23,8 @@ _TYPES: dict[str, Any] = {
 }
 
 
-class Lora(BaseModel):
+class Lora(BaseModel, frozen=True, extra="forbid"):
     """Adapters of low rank beside frozen weights, by the package peft."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     r: int = Field(ge=1)
     """The rank."""
@@ -43,10 +41,8 @@ class Lora(BaseModel):
         return self
 
 
-class Options(BaseModel):
+class Options(BaseModel, frozen=True, extra="forbid", protected_namespaces=()):
     """What bench itself takes, beside the fields of the model's config."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
 
     checkpoints: ClassVar[bool] = True
     """Whether the model type has gradient checkpointing."""
