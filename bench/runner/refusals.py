@@ -102,32 +102,25 @@ def _unfit(cell: Cell, device: torch.device, parameter: nn.Parameter) -> str | N
     without imaginary parts, of all that FSDP2 trains in mixed precision; before torch 2.13, so does FSDP2 of others.
     """
     family, shape, dtype = backend_of(cell).family, tuple(parameter.shape), str(parameter.dtype).removeprefix("torch.")
-    trained = parameter.requires_grad
+    trained, floats = parameter.requires_grad, parameter.is_floating_point()
+    if family == "ddp" and floats and parameter.itemsize == 1 and device.type == "cpu":
+        return f"is {dtype}, which gloo does not send, as NCCL does on GPUs"
     real_only = {
         "fsdp": True,
         "fsdp2": cell.in_16_bits and (trained or FSDP2_CASTS_COMPLEX),
         "deepspeed": trained,
     }.get(family, False)
-    is_float8 = parameter.is_floating_point() and parameter.itemsize == 1
-    whole = parameter.is_contiguous() or family not in ("fsdp2", "deepspeed")
-    reasons = {
-        f"is {dtype}, which gloo does not send, as NCCL does on GPUs": (
-            family == "ddp" and is_float8 and device.type == "cpu"
-        ),
-        f"is {dtype}; make it a buffer, or, to train it, real: `torch.view_as_complex` in forward makes it complex": (
-            parameter.is_complex() and real_only
-        ),
-        f"is {dtype}; make it a buffer": (
-            family == "fsdp" and not (parameter.is_floating_point() or parameter.is_complex())
-        ),
-        "has no dimension; give it one, such as `nn.Parameter(torch.ones(1))`": (
-            not shape and family not in ("single", "ddp")
-        ),
-        f"is not contiguous, with the shape {shape}; call `.contiguous()` on its values before `nn.Parameter`": (
-            not whole and not (family == "deepspeed" and _has_bytes(parameter))
-        ),
-    }
-    return next((reason for reason, unfit in reasons.items() if unfit), None)
+    if parameter.is_complex() and real_only:
+        return (
+            f"is {dtype}; make it a buffer, or, to train it, real: `torch.view_as_complex` in forward makes it complex"
+        )
+    if family == "fsdp" and not (floats or parameter.is_complex()):
+        return f"is {dtype}; make it a buffer"
+    if not shape and family not in ("single", "ddp"):
+        return "has no dimension; give it one, such as `nn.Parameter(torch.ones(1))`"
+    if not parameter.is_contiguous() and (family == "fsdp2" or (family == "deepspeed" and not _has_bytes(parameter))):
+        return f"is not contiguous, with the shape {shape}; call `.contiguous()` on its values before `nn.Parameter`"
+    return None
 
 
 def _has_bytes(parameter: nn.Parameter) -> bool:
