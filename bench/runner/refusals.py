@@ -134,8 +134,7 @@ def _has_bytes(parameter: nn.Parameter) -> bool:
 def _refuse_sparse(cell: Cell, model: nn.Module) -> None:
     """Gradients of embeddings with ``sparse=True``: torch has neither a norm of them nor an Adam of its own for them,
     and sharding libraries cut gradients as dense ones."""
-    embeddings = ((path, module) for path, module in model.named_modules() if isinstance(module, _EMBEDDINGS))
-    path = next((path for path, module in embeddings if module.sparse and module.weight.requires_grad), None)
+    path = sparse_embedding(model)
     if path is None or backend_of(cell).sharding == "zero0":  # for which DeepSpeed has `sparse_gradients`
         return
     settings = []
@@ -149,6 +148,12 @@ def _refuse_sparse(cell: Cell, model: nn.Module) -> None:
         raise InputError(
             f"the embedding {path} has sparse=True, and such gradients need {', '.join(settings)}; or leave it out"
         )
+
+
+def sparse_embedding(model: nn.Module) -> str | None:
+    """The path of an embedding whose gradient is sparse."""
+    embeddings = ((path, module) for path, module in model.named_modules() if isinstance(module, _EMBEDDINGS))
+    return next((path for path, module in embeddings if module.sparse and module.weight.requires_grad), None)
 
 
 @contextlib.contextmanager
