@@ -15,10 +15,13 @@ from torch.nn.parameter import is_lazy
 from bench.backends import backend_of, fp32_weights
 from bench.errors import InputError, WorkloadError
 from bench.records.cell import Cell
+from bench.runner.first_forward import DERIVED, not_gathered
+from bench.runner.forward import Forward
 
 FSDP2_CASTS_COMPLEX = torch.__version__ < "2.13"  # as versions, not as texts
 _EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 _OTHER_DTYPE = re.compile(r"same dtype|expected scalar type")
+_SIZES = re.compile(r"\b(size|shape|matrix)\b")
 _NOT_GATHERED = ("mixed torch.Tensor and DTensor", "out of bounds for storage of size 0")
 
 
@@ -157,19 +160,23 @@ def sparse_embedding(model: nn.Module) -> str | None:
 
 
 @contextlib.contextmanager
-def explained(cell: Cell, model: nn.Module) -> Iterator[None]:
-    """Says first what is in the model, and what to do, where an error shows neither."""
+def explained(cell: Cell, model: nn.Module, forward: Forward | None = None) -> Iterator[None]:
+    """Says first what is in the model, and what to do, where an error shows neither.
+
+    Args:
+        forward: which runs the model.
+    """
     try:
         yield
     except (RuntimeError, ValueError, AssertionError) as error:
-        if cause := _cause(cell, model, error):
+        if cause := _cause(cell, model, error, derives=forward is not None and forward.derives):
             error.args = (f"{cause}\n{error}",)
         raise
 
 
-def _cause(cell: Cell, model: nn.Module, error: Exception) -> str | None:
+def _cause(cell: Cell, model: nn.Module, error: Exception, *, derives: bool) -> str | None:
     said, family = str(error), backend_of(cell).family
-    dtypes_differ = cell.in_16_bits and _OTHER_DTYPE.search(said)
+    dtypes_differ = cell.in_16_bits and bool(_OTHER_DTYPE.search(said))
     if "Expected more than 1 value per channel" in said:
         return "BatchNorm needs several samples on each rank: a larger batch, or probe.granularity: 2 in a search"
     if dtypes_differ and (family == "fsdp" or not fp32_weights(cell)):
@@ -178,13 +185,15 @@ def _cause(cell: Cell, model: nn.Module, error: Exception) -> str | None:
             f"a weight is {cell.computes_in} {when}, without autocast: let forward cast what it makes of integers, such"
             " as `x.to(self.weight.dtype)`, or set launch.mixed_precision=no"
         )
-    if family != "fsdp2":
-        return None
+    if backend_of(cell).sharding == "zero3" and derives and _SIZES.search(said):
+        return DERIVED
+    return _cause_in_fsdp2(cell, model, error, dtypes_differ=dtypes_differ) if family == "fsdp2" else None
+
+
+def _cause_in_fsdp2(cell: Cell, model: nn.Module, error: Exception, *, dtypes_differ: bool) -> str | None:
+    said = str(error)
     if any(words in said for words in _NOT_GATHERED):
-        return (
-            "FSDP2 gathers the weights of a unit for its forward and backward alone, and the model uses some at another"
-            " time; let it call the unit itself, or name a larger module in the workload's units, or none: `units = ()`"
-        )
+        return not_gathered("FSDP2")
     if "uniform original parameter dtype" in said:
         return "FSDP2 trains one dtype in a unit: change those of parameters, or name smaller modules in `units`"
     module = _with_buffers(error.__traceback__) if dtypes_differ else None
