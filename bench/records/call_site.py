@@ -20,7 +20,7 @@ _LIBRARY = re.compile(
     r"|/python3\.\d+/(concurrent|contextlib|threading|functools))[/.]"
 )
 """Where they are installed, in any environment: a folder of the user may have the name of one."""
-_BETWEEN = (*(f"{_RUNNER}/{name}.py" for name in ("forward", "kernels", "units")), _OBSERVE)
+_BETWEEN = (*(f"{_RUNNER}/{name}.py" for name in ("first_forward", "forward", "kernels", "units")), _OBSERVE)
 """They watch what the workload calls, and so stand between it and torch."""
 _CALLS = "/torch/nn/modules/module.py"
 """Frames between a module and its forward."""

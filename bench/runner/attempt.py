@@ -123,7 +123,7 @@ def _run(spec: Spec, here: Here) -> RankOutcome:
     with contextlib.ExitStack() as until_warm:
         until_warm.enter_context(tensors.counting(_counts(spec.attempt, spec.device)))
         job = set_up(cell, here.device, spec.attempt.batch_per_rank, check=spec.check, enter=here.beat)
-        with job.used.explained(), explained(cell, job.model):
+        with job.used.explained(), explained(cell, job.model, job.forward):
             return _measure(spec.attempt, spec.device, job, here, time.perf_counter() - start, until_warm)
 
 

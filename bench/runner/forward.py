@@ -1,7 +1,8 @@
 """Runs a workload's model on a batch: what its forward is given, in which dtype, and where its loss is."""
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from inspect import Parameter
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 
 from bench.errors import InputError, WorkloadError
 from bench.runner import oom
+from bench.runner.first_forward import FirstForward
 from bench.workloads import Workload
 
 METRICS = ("loss", "mse", "ce", "l1", "accuracy")
@@ -46,6 +48,7 @@ class Forward:
         self._refusal: Callable[[Exception], Exception | None] = getattr(task, "refusal", lambda _: None)
         self._signature = inspect.signature(model.forward)
         self._fits = False
+        self._first = FirstForward(model)
         self.dropped: dict[str, str] = {}
         """The keys of samples that neither forward nor a loss got, with the dtype or type of their values."""
         parameters = self._signature.parameters.values()
@@ -63,22 +66,32 @@ class Forward:
 
         Raises:
             WorkloadError: the batch holds no tensors, forward does not take them, or there is no loss.
+            InputError: the first time, as of `FirstForward.check`.
             Exception: of forward; the first time, what the workload says of it.
         """
         arguments, keywords, target = self._split(batch)
         first = not self._fits
         if first:
             self._check_fits(arguments, keywords)
+        run = partial(self._first.run, model) if first else model
         try:
-            output = model(*self._cast(arguments), **self._cast(keywords))
+            output = made = run(*self._cast(arguments), **self._cast(keywords))
         except Exception as error:
             known = not first or isinstance(error, InputError) or oom.find(error, limited=True)
             if not known and (refusal := self._refusal(error)):
                 raise refusal from error
             raise
         if self._loss is not None:
-            output = self._loss(convert_to_fp32(output), target)
-        return _scalars(output)
+            output = self._loss(convert_to_fp32(made), target)
+        scalars = _scalars(output)
+        if first:
+            self._first.check(scalars["loss"], scalars["loss"] if self._loss is None else made)
+        return scalars
+
+    @property
+    def derives(self) -> bool:
+        """Whether forward of the model computed a gradient."""
+        return self._first.derives
 
     def _split(self, batch: Batch) -> tuple[list[Any], dict[str, Any], Any]:
         """The arguments of forward, its keywords, and the target of the loss."""

@@ -21,6 +21,7 @@ from torch.utils.flop_counter import flop_registry
 
 from bench import workloads
 from bench.backends import autocasts
+from bench.errors import InputError
 from bench.observe.effective import scalars
 from bench.records.base import Device
 from bench.records.cell import Cell
@@ -30,7 +31,7 @@ from bench.runner.forward import Batch, Forward
 from bench.runner.groups import EMBEDDINGS, Group, groups, plugin_for, shareable, units_of
 from bench.runner.kernels import Kernels
 from bench.runner.largest_samples import scan
-from bench.runner.refusals import check_built
+from bench.runner.refusals import check_built, sparse_embedding
 from bench.runner.samples import samples_of, stacked, worst_of
 from bench.runner.setup import task_of
 from bench.runner.unit_names import unit_names
@@ -122,6 +123,7 @@ def trace(cell: Cell, device: Device, batches: tuple[int, ...], *, cudnn: bool =
         cudnn: as `Kernels`.
 
     Raises:
+        InputError: the size of a gradient is not known.
         Exception: whatever the model raises where it needs the values of tensors: on the meta device there are none.
     """
     start = time.perf_counter()
@@ -131,6 +133,8 @@ def trace(cell: Cell, device: Device, batches: tuple[int, ...], *, cudnn: bool =
     with torch.device("meta"):
         model = task.build().train()
     check_built(model, draws=True)
+    if path := sparse_embedding(model):
+        raise InputError(f"the embedding {path} has sparse=True, and the size of its gradient depends on the samples")
     if low:
         model = model.bfloat16()
     names = unit_names(model, workloads.load(cell.workload).units)

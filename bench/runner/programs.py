@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from bench import workloads
+from bench.errors import InputError
 from bench.runner.program import trace
 from bench.store import secrets, spool
 from bench.store.programs import NotTraced, ProgramRequests
@@ -24,11 +25,10 @@ def main(folder: Path) -> int:
         try:
             program = trace(request.cell, request.device, request.batches, cudnn=request.cudnn)
         except Exception as error:  # a model may raise anything
-            why = (str(error).strip() or type(error).__name__).splitlines()[0]
-            spool.write(
-                folder / f"{request.key}.failed.json",
-                NotTraced(reason=secrets.mask(f"{type(error).__name__}: {why}")[:400]),
-            )
+            kind = type(error).__name__
+            why = (str(error).strip() or kind).splitlines()[0]
+            said = why if isinstance(error, InputError) else f"{kind}: {why}"
+            spool.write(folder / f"{request.key}.failed.json", NotTraced(reason=secrets.mask(said)[:400]))
         else:
             spool.write_text(folder / f"{request.key}.json", program.model_dump_json())
     return 0

@@ -15,10 +15,13 @@ from torch.nn.parameter import is_lazy
 from bench.backends import backend_of, fp32_weights
 from bench.errors import InputError, WorkloadError
 from bench.records.cell import Cell
+from bench.runner.first_forward import DERIVED, not_gathered
+from bench.runner.forward import Forward
 
 FSDP2_CASTS_COMPLEX = torch.__version__ < "2.13"  # as versions, not as texts
 _EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 _OTHER_DTYPE = re.compile(r"same dtype|expected scalar type")
+_SIZES = re.compile(r"\b(size|shape|matrix)\b")
 _NOT_GATHERED = ("mixed torch.Tensor and DTensor", "out of bounds for storage of size 0")
 
 
@@ -102,32 +105,25 @@ def _unfit(cell: Cell, device: torch.device, parameter: nn.Parameter) -> str | N
     without imaginary parts, of all that FSDP2 trains in mixed precision; before torch 2.13, so does FSDP2 of others.
     """
     family, shape, dtype = backend_of(cell).family, tuple(parameter.shape), str(parameter.dtype).removeprefix("torch.")
-    trained = parameter.requires_grad
+    trained, floats = parameter.requires_grad, parameter.is_floating_point()
+    if family == "ddp" and floats and parameter.itemsize == 1 and device.type == "cpu":
+        return f"is {dtype}, which gloo does not send, as NCCL does on GPUs"
     real_only = {
         "fsdp": True,
         "fsdp2": cell.in_16_bits and (trained or FSDP2_CASTS_COMPLEX),
         "deepspeed": trained,
     }.get(family, False)
-    is_float8 = parameter.is_floating_point() and parameter.itemsize == 1
-    whole = parameter.is_contiguous() or family not in ("fsdp2", "deepspeed")
-    reasons = {
-        f"is {dtype}, which gloo does not send, as NCCL does on GPUs": (
-            family == "ddp" and is_float8 and device.type == "cpu"
-        ),
-        f"is {dtype}; make it a buffer, or, to train it, real: `torch.view_as_complex` in forward makes it complex": (
-            parameter.is_complex() and real_only
-        ),
-        f"is {dtype}; make it a buffer": (
-            family == "fsdp" and not (parameter.is_floating_point() or parameter.is_complex())
-        ),
-        "has no dimension; give it one, such as `nn.Parameter(torch.ones(1))`": (
-            not shape and family not in ("single", "ddp")
-        ),
-        f"is not contiguous, with the shape {shape}; call `.contiguous()` on its values before `nn.Parameter`": (
-            not whole and not (family == "deepspeed" and _has_bytes(parameter))
-        ),
-    }
-    return next((reason for reason, unfit in reasons.items() if unfit), None)
+    if parameter.is_complex() and real_only:
+        return (
+            f"is {dtype}; make it a buffer, or, to train it, real: `torch.view_as_complex` in forward makes it complex"
+        )
+    if family == "fsdp" and not (floats or parameter.is_complex()):
+        return f"is {dtype}; make it a buffer"
+    if not shape and family not in ("single", "ddp"):
+        return "has no dimension; give it one, such as `nn.Parameter(torch.ones(1))`"
+    if not parameter.is_contiguous() and (family == "fsdp2" or (family == "deepspeed" and not _has_bytes(parameter))):
+        return f"is not contiguous, with the shape {shape}; call `.contiguous()` on its values before `nn.Parameter`"
+    return None
 
 
 def _has_bytes(parameter: nn.Parameter) -> bool:
@@ -141,8 +137,7 @@ def _has_bytes(parameter: nn.Parameter) -> bool:
 def _refuse_sparse(cell: Cell, model: nn.Module) -> None:
     """Gradients of embeddings with ``sparse=True``: torch has neither a norm of them nor an Adam of its own for them,
     and sharding libraries cut gradients as dense ones."""
-    embeddings = ((path, module) for path, module in model.named_modules() if isinstance(module, _EMBEDDINGS))
-    path = next((path for path, module in embeddings if module.sparse and module.weight.requires_grad), None)
+    path = sparse_embedding(model)
     if path is None or backend_of(cell).sharding == "zero0":  # for which DeepSpeed has `sparse_gradients`
         return
     settings = []
@@ -158,20 +153,30 @@ def _refuse_sparse(cell: Cell, model: nn.Module) -> None:
         )
 
 
+def sparse_embedding(model: nn.Module) -> str | None:
+    """The path of an embedding whose gradient is sparse."""
+    embeddings = ((path, module) for path, module in model.named_modules() if isinstance(module, _EMBEDDINGS))
+    return next((path for path, module in embeddings if module.sparse and module.weight.requires_grad), None)
+
+
 @contextlib.contextmanager
-def explained(cell: Cell, model: nn.Module) -> Iterator[None]:
-    """Says first what is in the model, and what to do, where an error shows neither."""
+def explained(cell: Cell, model: nn.Module, forward: Forward | None = None) -> Iterator[None]:
+    """Says first what is in the model, and what to do, where an error shows neither.
+
+    Args:
+        forward: which runs the model.
+    """
     try:
         yield
     except (RuntimeError, ValueError, AssertionError) as error:
-        if cause := _cause(cell, model, error):
+        if cause := _cause(cell, model, error, derives=forward is not None and forward.derives):
             error.args = (f"{cause}\n{error}",)
         raise
 
 
-def _cause(cell: Cell, model: nn.Module, error: Exception) -> str | None:
+def _cause(cell: Cell, model: nn.Module, error: Exception, *, derives: bool) -> str | None:
     said, family = str(error), backend_of(cell).family
-    dtypes_differ = cell.in_16_bits and _OTHER_DTYPE.search(said)
+    dtypes_differ = cell.in_16_bits and bool(_OTHER_DTYPE.search(said))
     if "Expected more than 1 value per channel" in said:
         return "BatchNorm needs several samples on each rank: a larger batch, or probe.granularity: 2 in a search"
     if dtypes_differ and (family == "fsdp" or not fp32_weights(cell)):
@@ -180,13 +185,15 @@ def _cause(cell: Cell, model: nn.Module, error: Exception) -> str | None:
             f"a weight is {cell.computes_in} {when}, without autocast: let forward cast what it makes of integers, such"
             " as `x.to(self.weight.dtype)`, or set launch.mixed_precision=no"
         )
-    if family != "fsdp2":
-        return None
+    if backend_of(cell).sharding == "zero3" and derives and _SIZES.search(said):
+        return DERIVED
+    return _cause_in_fsdp2(cell, model, error, dtypes_differ=dtypes_differ) if family == "fsdp2" else None
+
+
+def _cause_in_fsdp2(cell: Cell, model: nn.Module, error: Exception, *, dtypes_differ: bool) -> str | None:
+    said = str(error)
     if any(words in said for words in _NOT_GATHERED):
-        return (
-            "FSDP2 gathers the weights of a unit for its forward and backward alone, and the model uses some at another"
-            " time; let it call the unit itself, or name a larger module in the workload's units, or none: `units = ()`"
-        )
+        return not_gathered("FSDP2")
     if "uniform original parameter dtype" in said:
         return "FSDP2 trains one dtype in a unit: change those of parameters, or name smaller modules in `units`"
     module = _with_buffers(error.__traceback__) if dtypes_differ else None

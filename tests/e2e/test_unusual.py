@@ -8,20 +8,18 @@ from bench.records.outcome import Failed
 
 BENCH = KeptBench
 STEPS = {"warmup_steps": 1, "steps": 2, "phase_steps": 0}
+COMPLEX = "cannot take the parameter 0.inner.weights: it is complex64; make it a buffer"
 REASONS = {
-    (
-        "complex",
-        "fsdp2",
-    ): "InputError: fsdp2 cannot take the parameter 0.inner.weights: it is complex64; make it a buffer",
-    (
-        "complex",
-        "zero2",
-    ): "InputError: zero2 cannot take the parameter 0.inner.weights: it is complex64; make it a buffer",
+    ("complex", "fsdp2"): f"InputError: fsdp2 {COMPLEX}",
+    ("complex", "zero2"): f"InputError: zero2 {COMPLEX}",
     (
         "spectral",
         "fsdp2",
     ): "RuntimeError: 0.inner.parametrizations.weight.0 has fp32 buffers, which FSDP2 does not cast",
     ("outside", "fsdp2"): "RuntimeError: FSDP2 gathers the weights of a unit for its forward and backward alone",
+    ("outside", "fsdp"): "InputError: FSDP1 gathers the weights of a unit for its forward and backward alone, and the"
+    " model uses blocks.0.inner.weight at another time",
+    ("derived", "zero3"): "RuntimeError: ZeRO-3 gathers the weights of a module for its forward and one backward alone",
 }
 
 
@@ -29,6 +27,10 @@ def test_what_a_backend_trains_is_measured_and_the_rest_is_named(bench: Bench) -
     matrix = bench.matrix(
         workload={"name": "unusual:unusual"},
         matrix={"kind": ["complex", "spectral", "outside"], "backend": ["ddp", "fsdp2", "zero2"], "batch": 2},
+        include=[
+            *({"kind": "outside", "backend": name, "batch": 2} for name in ("fsdp", "fsdp_grad_op", "zero3")),
+            *({"kind": "derived", "backend": name, "batch": 2} for name in ("ddp", "fsdp", "zero3")),
+        ],
         measure=STEPS,
     )
     bench("run", matrix, "--out", str(bench.folder / "run"), expect=1)
@@ -39,7 +41,7 @@ def test_what_a_backend_trains_is_measured_and_the_rest_is_named(bench: Bench) -
             assert result.outcome.reason.startswith(reason)
         else:
             regime = ok(result).ranks[0].regime
-            assert regime.weights_dtype == ("bfloat16" if cell.backend == "zero2" else "float32")
+            assert regime.weights_dtype == ("bfloat16" if cell.backend.startswith("zero") else "float32")
             if cell.options["kind"] == "complex":  # two filters of nine numbers with two parts
                 assert regime.trained_parameters == 2 * 9 * 2
 
@@ -82,6 +84,7 @@ def test_steps_that_deepspeed_skips_are_counted(bench: Bench) -> None:
             "lazy",
             "the module 0.inner of the workload's model has no shape yet: LazyLinear gets it from its first input",
         ),
+        ("listed", "Listed.heads of the workload's model holds a Linear: it gets a gradient, but is not among"),
         pytest.param("scripted", "the module 0.inner of the workload is scripted", marks=pytest.mark.long),
     ],
 )

@@ -57,6 +57,31 @@ class Overflowing(nn.Linear):
         return out
 
 
+class Derived(Outside):
+    """Trains a derivative of what its blocks compute, as a force is of an energy."""
+
+    def forward(self, x):
+        x = x.detach().requires_grad_()
+        energy = sum(block(x).square().sum() for block in self.blocks)
+        return torch.autograd.grad(energy, x, create_graph=True)[0]
+
+
+class Listed(nn.Sequential):
+    """Holds a head where the model does not find its weights."""
+
+    def __init__(self, *blocks):
+        super().__init__(*blocks)
+        self.heads = [nn.Linear(WIDTH, WIDTH)]
+
+    def forward(self, x):
+        return self.heads[0](super().forward(x))
+
+
+WHOLE = {
+    "outside": Outside,
+    "derived": Derived,
+    "listed": lambda: Listed(*(Block(nn.Linear(WIDTH, WIDTH)) for _ in "ab")),
+}
 KINDS = {
     "complex": Filter,
     "spectral": lambda: nn.utils.parametrizations.spectral_norm(nn.Linear(WIDTH, WIDTH)),
@@ -69,8 +94,8 @@ KINDS = {
 def unusual(kind: str = "complex"):
     words = torch.randint(WORDS, (16, 4), generator=torch.Generator().manual_seed(0))
     x = torch.randn(16, WIDTH, generator=torch.Generator().manual_seed(0))
-    if kind == "outside":
-        model = Outside()
+    if kind in WHOLE:
+        model = WHOLE[kind]()
     elif kind == "sparse":
         model = nn.Sequential(Mean(WORDS, WIDTH, sparse=True), *(Block(nn.Linear(WIDTH, WIDTH)) for _ in "ab"))
     else:

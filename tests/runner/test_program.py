@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.data import default_collate
 
 from bench import workloads
+from bench.errors import InputError
 from bench.records.cell import Cell, Measure, Train
 from bench.records.program import Program
 from bench.runner.program import Live, trace
@@ -118,6 +119,12 @@ def test_a_gpu_keeps_no_scores_with_fused_attention(held: Callable[[Cell], Cell]
 def test_a_model_that_needs_numbers_says_so() -> None:
     with pytest.raises(RuntimeError, match="meta"):
         trace(cell_of(branch_sync="none", **SDPA), "cpu", (2, 4))
+
+
+def test_a_sparse_gradient_has_no_size_before_it_is_computed() -> None:
+    sparse = example(workload="unusual:unusual", options={"kind": "sparse"})
+    with pytest.raises(InputError, match="the embedding 0 has sparse=True, and the size of its gradient depends on"):
+        trace(sparse, "cpu", (2, 4))
 
 
 def test_examples_can_be_traced() -> None:

@@ -1,6 +1,7 @@
 """Models that a backend cannot train: the error of torch, accelerate or DeepSpeed, and the message in its place."""
 
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -297,6 +298,15 @@ def test_a_weight_that_fsdp2_has_not_gathered_is_explained(model: Any, error: st
         explained(cell("fsdp2"), sharded(model, model.part)),
     ):
         model(torch.ones(2, 8)).sum().backward()
+
+
+@pytest.mark.parametrize("derives", [False, True])
+def test_a_derivative_that_zero3_passes_twice_is_explained(derives: bool) -> None:
+    freed = torch.ones(0)
+    forward: Any = SimpleNamespace(derives=derives)
+    words = r"^ZeRO-3 gathers .* such as zero2 or fsdp\nmat2 must be" if derives else "^mat2 must be a matrix"
+    with pytest.raises(RuntimeError, match=words), explained(cell("zero3"), nn.Linear(2, 2), forward):
+        torch.ones(2, 2).mm(freed)
 
 
 @pytest.mark.usefixtures("world")
