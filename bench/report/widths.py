@@ -39,7 +39,7 @@ def leading_pairs(
     first = summarize([result for result in results if result.attempt.launch == 1], calibrations)
     attempts = _attempts(first)
     found = []
-    for advice in advise(first, probes, choices=choices):
+    for advice in advise(first, probes, choices=choices, beside=compare_axis(first).pairs):
         next_cell = [pair for pair in advice.rivals if pair.row.id.cell != pair.reference.id.cell][:1]
         close = [pair for pair in advice.rivals if pair.ratio.word == TOO_CLOSE and pair not in next_cell]
         found.append([(attempts[pair.row.id], attempts[pair.reference.id]) for pair in (*next_cell, *close)])
