@@ -43,7 +43,7 @@ from bench.report.tables.details import Details, details
 from bench.report.tables.doubts import doubts_section
 from bench.report.tables.export import Record, records
 from bench.report.tables.figure import Chart
-from bench.report.tables.header import files, header, method, not_measured
+from bench.report.tables.header import files, header, method, not_measured, until_options
 from bench.report.tables.plan import check_table, columns, verdict
 from bench.report.tables.raw_matrix import matrix
 from bench.report.tables.regimes import regimes
@@ -188,7 +188,8 @@ class Report:
             caveats(self.summary, self.advice, self.missing, self.unreadable, self.judged, self.probes, self.untils),
         ]
         shown = [part.first(lines) if lines and isinstance(part, Lines) else part for part in parts]
-        asked = "".join(best.options for best in self.bests.values())  # several runs have no such line
+        options = [*(best.options for best in self.bests.values()), *map(until_options, self.untils)]
+        asked = "".join(options)  # several runs have no such line
         how = measured_how(self.summary, self.settings, self.matrices, asked=asked, short=lines is not None)
         return [part for part in (*shown, how) if not _empty(part)]
 
