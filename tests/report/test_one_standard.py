@@ -22,6 +22,7 @@ from bench.report.summary import summarize
 from bench.report.tables.brief import answer_section, settings
 from bench.report.tables.charts import ratios, throughput
 from bench.report.tables.sections import Choices, Report
+from bench.report.tables.speedup import faster
 from bench.statistics.intervals import student_t
 from bench.statistics.launches import LaunchVariation
 from bench.statistics.verdict import EVEN, FASTER, TOO_CLOSE, UNDECIDED
@@ -168,6 +169,19 @@ def test_a_few_disturbed_launches_of_many_leave_what_is_far_beyond_them(n_distur
     assert (off < 0.005) == (word == FASTER), "as much as the disturbed launch moves the mean"
     (report, *_) = compare_axis(summary).speed_ups
     assert report.ratio.word == word
+
+
+def test_launches_that_differ_by_more_than_is_assumed_count() -> None:
+    """Of one setting, launched twice: 0.1 and 0.17 s. What would be clear with 5 % is not, for no pair of rows."""
+    slower = [result(ok((s,) * 5, (s,) * 5, backend=of), backend=of) for of, s in (("fsdp", 0.25), ("zero2", 0.4))]
+    once, again = (result(ok((s,) * 5, (s,) * 5)) for s in (0.1, 0.17))
+    for results, words in (([once], {FASTER}), ([once, launched(again, 2)], {TOO_CLOSE})):
+        summary = summarize([*results, *slower])
+        assert {pair.ratio.word for pair in compare_axis(summary).speed_ups if not pair.matched} == words
+    notes = faster(summary, compare_axis(summary)).notes
+    assert any("differ by 37.5 % (the one repeated launch of this run" in note for note in notes)
+    learnt = Calibration(machine=MACHINE, measured_at="2026-01-01T00:00:00", cells=1, launches=31, sd=0.02, degrees=30)
+    assert summarize([once, launched(again, 2), *slower], [learnt]).variations[0].sd == 0.02
 
 
 @pytest.mark.parametrize(("n_disturbed", "base_s", "word"), [(1, 0.2, FASTER), (5, 0.13, UNDECIDED)])
