@@ -3,7 +3,7 @@
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -67,14 +67,6 @@ class Place:
             )
         if isolation == "launch" and any(plan.cell.num_nodes > 1 for plan in plans):
             raise InputError("several nodes need rank servers", where="--isolation launch", fix="use --isolation fork")
-
-    def check_settings(self, settings: Mapping[str, object]) -> None:
-        """Raises InputError for an option of a job where there is none."""
-        from bench.cli.settings import overrides
-
-        for setting, option in overrides(settings).items():
-            if self.launcher == "local" and setting.startswith("slurm."):
-                raise InputError("has no effect: it works only with Slurm", where=option, fix="add --launcher slurm")
 
     def is_followed(self) -> bool:
         """Whether this is the bench of a job's script. It ends with 0 even if attempts failed: its code tells how the

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from bench.records.forecast import Forecast
     from bench.records.outcome import Result
     from bench.report.rows import Row
+    from bench.report.tables.sections import Report
     from bench.report.tables.table import Table
 
 
@@ -212,7 +213,7 @@ def explained(run: Path, result: "Result", name: str) -> "Explained":
 
     files = traces_of(run, result)
     ranks = read_audits(files[0].parent, len(files), Profiled)
-    [(row, _)] = _rows(run, [result])
+    [(row, _)] = _rows(_report(run), [result])
     critical = row.sampled.critical_rank if row.sampled else None
     peaks = [rank.memory for rank in ranks if rank.memory is not None]
     forecast = _forecast(run, result) if peaks else None
@@ -322,13 +323,18 @@ def profile(run: Path, results: "Sequence[Result]", steps: int) -> None:
             progress.audited(plan.label, good=True, words="profiled")
 
 
-def _rows(run: Path, results: "Sequence[Result]") -> "Iterator[tuple[Row, float]]":
-    """Measured attempts as the report of their run shows them, and by which share each may be off."""
-    from bench.report.doubts import may_be_off
-    from bench.report.summary import summarize
+def _report(run: Path) -> "Report":
+    from bench.cli.collect import collect
     from bench.store.run_folder import Store
 
-    summary = summarize(Store(run).results())
+    return collect([Store(run)])
+
+
+def _rows(report: "Report", results: "Sequence[Result]") -> "Iterator[tuple[Row, float]]":
+    """Measured attempts as the report of their run shows them, and by which share each may be off."""
+    from bench.report.doubts import may_be_off
+
+    summary = report.summary
     off = may_be_off(summary)
     for result in results:
         cell, batch = result.attempt.cell.id, result.attempt.batch_per_rank
@@ -344,11 +350,13 @@ def _judged(cells: Sequence[Named], results: "Sequence[Result]") -> "Judged | No
 
     if len({result.attempt.batch_global for result in results}) != 1:
         return None
+    reports = [_report(one.run) for one in cells]
     (row, off), (other, other_off) = [
-        found for one, result in zip(cells, results, strict=True) for found in _rows(one.run, [result])
+        found for report, result in zip(reports, results, strict=True) for found in _rows(report, [result])
     ]
-    share = (1 + off) * (1 + other_off) - 1
-    ratio = SpeedUp(row=row, reference=other, matched=True, off=share).ratio  # of rates: the inverse of that of steps
+    share, n = (1 + off) * (1 + other_off) - 1, max(report.comparisons for report in reports)
+    pair = SpeedUp(row=row, reference=other, matched=True, off=share, comparisons=n)
+    ratio = pair.ratio  # of rates: the inverse of that of steps
     return Judged(ratio.decides, "" if ratio.has_winner else ratio.word)
 
 
@@ -399,7 +407,7 @@ def _tried(run: Path, result: "Result", advised: "Sequence[Advice]") -> "tuple[f
         sweep.prepare()
         measured = [one for one in sweep.run() if one.outcome.kind == "ok"]
     typer.echo(f"tried: {file}, results: {out}", err=True)
-    rows = {one.attempt.cell.id: row for one, row in zip(measured, _rows(out, measured), strict=True)}
+    rows = {one.attempt.cell.id: row for one, row in zip(measured, _rows(_report(out), measured), strict=True)}
     now, *others = [rows.get(plan.cell.id) for plan in plans]
     if now is None:
         return None, {}

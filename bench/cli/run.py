@@ -252,7 +252,6 @@ def _measure(
 
     select = partial(read, settings=settings, launcher=where.launcher)
     matrix, plans, hardware, every = select()
-    where.check_settings(settings)
     auto, more = _goes_on_by_itself(matrix, target, more, where.jobs), more or More()
     if auto:
         where = replace(where, alone=AUTO)

@@ -160,6 +160,10 @@ def read(
         if launcher == "slurm" and known is None and (gpus := loaded.slurm.gpus_per_node):
             hardware = hardware.model_copy(update={"device": "cuda", "devices": gpus})
             loaded = load(file, overrides=overrides, axes=[*(axis or []), *backends], probed=probed, hardware=hardware)
+        of_jobs = [place for key, place in loaded.places.items() if key[:1] == ("slurm",) and place in overrides]
+        if of_jobs and launcher not in ("slurm", "srun"):
+            fix = "add --launcher slurm to `bench run` or `bench probe`, or leave it out"
+            raise InputError("has no effect: it works only with Slurm", where=of_jobs[0], fix=fix)
         if launcher == "local" and loaded.launch.nodes > 1:
             raise refusal(
                 f"{loaded.launch.nodes} nodes are asked for, and this command runs on one machine",

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 
 from pydantic import BaseModel, JsonValue
@@ -144,8 +145,9 @@ def _override(data: Values, places: Places, text: str, *, axis: bool = False) ->
 
 def _refuse_hidden(matrix: Matrix, overrides: Sequence[str]) -> None:
     """Raises InputError for an override that no combination uses: the run would not measure what it requests."""
-    set_by = {key: text for key, text in matrix.places.items() if len(key) == 2 and text in overrides}
-    for (part, field), text in set_by.items():
+    set_by = {key: text for key, text in matrix.places.items() if 0 < len(key) <= 2 and text in overrides}
+    for key, text in set_by.items():
+        part, field = key[0], key[-1]
         if part == "probe" and not any("probe" in batches_of(matrix, each) for each in combinations(matrix)):
             fix = "use `bench probe`, or search with --axis batch=probe"
             raise InputError("has no effect: no cell searches its batch", where=text, fix=fix)
@@ -184,9 +186,9 @@ def _paths(data: Values) -> list[str]:
 def _resolve(file: MatrixFile, places: Places, folder: Path, changed: frozenset[str], hardware: Hardware) -> Matrix:
     """The matrix with its names checked, its accelerate configs read, and its notes."""
     script.check(file, places, hardware.device)
-    script.check_axes(file, places)
     workload = workload_choice.workload_of(file, places)
     _refuse_reserved(file, list(workload.Config.model_fields), places)
+    script.check_axes(file, places)
     check_names(file.workload.options, ("workload",), list(workload.Config.model_fields), places)
     names = list(dict.fromkeys([*OWN_AXES, *workload.Config.model_fields, *Training.model_fields]))
     check_names(file.matrix, ("matrix",), names, places, file.fix_for_axis)
@@ -245,14 +247,16 @@ def _resolve(file: MatrixFile, places: Places, folder: Path, changed: frozenset[
 
 def _refuse_reserved(file: MatrixFile, options: Sequence[str], places: Places) -> None:
     """Raises InputError for an option of the workload, or a placeholder of the script, that a report would mix up."""
-    if not (taken := [name for name in RESERVED if name in options]):
+    of_script = {*file.matrix, *file.defaults, *chain(*file.include)} if file.command is not None else ()
+    if not (taken := [name for name in RESERVED if name in (*options, *of_script)]):
         return
     name = taken[0]
     axes = [key for key in places if key[-1:] == (name,) and key[0] in ("matrix", "defaults", "include")]
     words = [("command", index) for index, word in enumerate(file.command or ()) if f"{{{name}}}" in word]
     fix = f"choose another name, such as {name}_id"
     raise refusal(
-        f"{name!r} cannot be the name of {'a placeholder' if words else 'an option'}: reports use it themselves",
+        f"{name!r} cannot be the name of {'an option' if file.command is None else 'a placeholder'}:"
+        " reports use it themselves",
         places,
         [*axes, *words, ("workload", "name")][0],
         fix=f"{fix}, also in the command: {{{name}_id}}" if words else fix,

@@ -8,6 +8,7 @@ launches: see `bench.statistics.launches`. A peak of memory is taken as it is.
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Literal, NamedTuple, get_args
@@ -22,7 +23,7 @@ from bench.report.controlled import RUN, SEEN_WHEN_MEASURED, fields_in_words, un
 from bench.report.doubts import may_be_off
 from bench.report.naming import caption, setting, settings_name
 from bench.report.rows import CellRows, Row, Summary
-from bench.report.speedup import of_both, throughput_ratio
+from bench.report.speedup import Pair, of_both, throughput_ratio
 from bench.statistics.intervals import Interval, difference_interval, mean_interval, student_t
 from bench.statistics.launches import ASSUMED, Basis
 from bench.statistics.ratio import confidence_of
@@ -74,12 +75,30 @@ class Judged:
         return self.interval is not None and _verdict(self.claim, self.interval) == "UNDECIDED"
 
 
-def judge_claims(summary: Summary, claims: Sequence[Claim]) -> list[Judged]:
-    """Each claim against the results."""
-    return [_judge(summary, claim, len(claims)) for claim in claims]
+def judge_claims(summary: Summary, claims: Sequence[Claim], comparisons: int | None = None) -> list[Judged]:
+    """Each claim against the results.
+
+    Args:
+        comparisons: how many figures the report judges together, for the pairs of rows that it compares, too; by
+            default these alone.
+    """
+    return [_judge(summary, claim, len(claims), comparisons or len(claims)) for claim in claims]
 
 
-def _judge(summary: Summary, claim: Claim, comparisons: int) -> Judged:
+def uncertain(summary: Summary, claims: Sequence[Claim]) -> frozenset[Pair | int]:
+    """What claims judge by an interval: pairs of rows by their throughput, and other figures, by the claim's number."""
+    found = set[Pair | int]()
+    for number, claim in enumerate(claims):
+        with suppress(NotTestedError):
+            of, against = _find(summary, claim)
+            if against and _compares_rows(claim):
+                found.add(frozenset({of.row.id, against.row.id}))
+            elif not _is_steady(claim.metric):
+                found.add(number)
+    return frozenset(found)
+
+
+def _judge(summary: Summary, claim: Claim, claims: int, comparisons: int) -> Judged:
     try:
         of, against = _find(summary, claim)
         of_value, against_value = _metric(of, claim), _metric(against, claim) if against else None
@@ -97,21 +116,21 @@ def _judge(summary: Summary, claim: Claim, comparisons: int) -> Judged:
     else:
         return replace(judged, missing="no ratio to 0")
     sides = [side.row for side in (of, against) if side]
-    uncertain = interval_of(claim, figure, of.row, against.row if against else None, comparisons)
+    within = interval_of(claim, figure, of.row, against.row if against else None, claims, comparisons)
     off = of_both(may_be_off(summary), *sides)
     if off and against and not claim.ratio:
         off = math.inf  # a share of each side is no share of their difference
     steady = _is_steady(claim.metric)
-    low, high = uncertain.interval if uncertain else (figure, figure)
+    low, high = within.interval if within else (figure, figure)
     if off and not steady:
         low, high = low / (1 + off), high * (1 + off)
-    undecided = (math.isinf(off) and not steady) or (uncertain is not None and uncertain.basis == "mixed sources")
+    undecided = (math.isinf(off) and not steady) or (within is not None and within.basis == "mixed sources")
     return replace(
         judged,
         verdict="UNDECIDED" if undecided else _verdict(claim, (low, high)),
         figure=figure,
-        interval=uncertain.interval if uncertain else None,
-        basis=uncertain.basis if uncertain else None,
+        interval=within.interval if within else None,
+        basis=within.basis if within else None,
         doubted=off > 0,
     )
 
@@ -286,14 +305,15 @@ def value_of(row: Row, metric: str) -> float | None:
 
 
 def interval_of(
-    claim: Claim, figure: float, of: Row, against: Row | None = None, comparisons: int = 1
+    claim: Claim, figure: float, of: Row, against: Row | None = None, claims: int = 1, comparisons: int = 1
 ) -> Uncertain | None:
     """Around the figure of a claim, both sides taken as independent; None where the variation of one is unknown.
 
     Args:
-        comparisons: number of claims that are judged together.
+        claims: number of claims that are judged together.
+        comparisons: number of ratios of throughputs that are judged together.
     """
-    confidence = confidence_of(comparisons)
+    confidence = confidence_of(claims)
     ours = _of_one(of, claim.metric, confidence)
     if against is None or ours is None:
         return ours
@@ -304,7 +324,7 @@ def interval_of(
     basis = max(bases, key=get_args(Basis).index, default=None)  # the weakest
     if not claim.ratio:
         return Uncertain(difference_interval(figure, ours.interval, theirs.interval), basis)
-    if claim.metric in THROUGHPUT:
+    if _compares_rows(claim):
         ratio = throughput_ratio(of, against, comparisons)
         widest, basis = ratio.alarm[1] / ratio.estimate, ratio.basis
     else:
@@ -313,6 +333,11 @@ def interval_of(
         known = min(low for low, _ in sides) > 0
         widest = math.exp(math.hypot(*(math.log(high / low) / 2 for low, high in sides))) if known else math.inf
     return Uncertain((figure / widest, figure * widest), basis)  # on a logarithmic scale: the same for times and rates
+
+
+def _compares_rows(claim: Claim) -> bool:
+    """Whether the figure is a ratio as the report has one."""
+    return claim.ratio is not None and claim.metric in THROUGHPUT
 
 
 def _is_steady(metric: str) -> bool:

@@ -19,6 +19,8 @@ from bench.statistics.launches import half_width
 from bench.statistics.verdict import RateRatio, rate_ratio
 
 MAX_REFUSED = 20
+Pair = frozenset[RowId]
+"""Two rows, whichever is the reference."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +37,10 @@ class SpeedUp:
     """How many ratios are judged together with this one, itself included."""
     off: float = 0.0
     """By which share the ratio may be off because its rows are doubted; infinite where that is unknown."""
+
+    @property
+    def pair(self) -> Pair:
+        return frozenset({self.row.id, self.reference.id})
 
     @property
     def ratio(self) -> RateRatio:
@@ -61,6 +67,17 @@ class Comparison:
     """At most `MAX_REFUSED`."""
     more_refused: bool = False
     """Whether more pairs were not compared."""
+    comparisons: int = 1
+    """How many ratios are judged together."""
+
+    def judged_with(self, comparisons: int) -> "Comparison":
+        """The same, where so many ratios are judged together."""
+        speed_ups = tuple(replace(pair, comparisons=comparisons) for pair in self.speed_ups)
+        return replace(self, speed_ups=speed_ups, comparisons=comparisons)
+
+    @property
+    def pairs(self) -> frozenset[Pair]:
+        return frozenset(pair.pair for pair in self.speed_ups)
 
     @property
     def rows(self) -> frozenset[RowId]:
@@ -92,10 +109,10 @@ def between(row: Row, reference: Row, off: Mapping[RowId, float], comparisons: i
     return SpeedUp(row=row, reference=reference, matched=False, comparisons=comparisons, off=both)
 
 
-def even_batches(cell: CellRows) -> tuple[int, ...]:
+def even_batches(cell: CellRows, off: Mapping[RowId, float], comparisons: int) -> tuple[int, ...]:
     """Batches of a cell whose throughput is even with that of its best one."""
     best, rows = cell.best, [row for row in cell.full if row is not cell.best]
-    return tuple(row.batch_per_rank for row in rows if best and throughput_ratio(best, row, comparisons=len(rows)).even)
+    return tuple(row.batch_per_rank for row in rows if best and between(best, row, off, comparisons).ratio.even)
 
 
 def compare_axis(
@@ -121,14 +138,14 @@ def compare_axis(
         speed_ups += pairs
         alone += [cell for cell in cells if cell.best and not (pairs and axis in cell.controlled)]
     off = may_be_off(summary)
-    n = len({(pair.row.id, pair.reference.id) for pair in speed_ups})
     refused = tuple(islice(_refused(alone, summary.cells, axis, allowed), MAX_REFUSED + 1))
-    return Comparison(
+    found = Comparison(
         axis=axis,
-        speed_ups=tuple(replace(pair, comparisons=n, off=of_both(off, pair.row, pair.reference)) for pair in speed_ups),
+        speed_ups=tuple(replace(pair, off=of_both(off, pair.row, pair.reference)) for pair in speed_ups),
         refused=refused[:MAX_REFUSED],
         more_refused=len(refused) > MAX_REFUSED,
     )
+    return found.judged_with(max(len(found.pairs), 1))
 
 
 def _speed_ups(

@@ -26,12 +26,13 @@ from bench.report.controlled import (
 from bench.report.doubts import spoiled_rows
 from bench.report.figures import launch_in, measured, merged
 from bench.report.rows import CellRows, Row, RowId, Summary
-from bench.statistics.launches import Launch, LaunchVariation, variation_of
+from bench.statistics.launches import ASSUMED, Launch, LaunchVariation, more_than_assumed, variation_of
 from bench.statistics.thrashing import CEILING, Fit, thrashing_batches
-from bench.units import UNKNOWN
+from bench.units import UNKNOWN, percent
 
 CellKey = tuple[str, str | None, str | None]
 """A cell's id; with the machine and the run where these tell two of it apart."""
+ONE_PAIR = f"the one repeated launch of this run, trusted like the assumed {percent(ASSUMED.sd)}"
 Item = TypeVar("Item")
 Workload = tuple[str, tuple[str, ...], str]
 """A workload, the command of a script, and the run where `merge_runs` keeps runs apart."""
@@ -95,7 +96,8 @@ def summarize(
 def _variations(
     by_cell: Mapping[CellKey, Sequence[Result]], calibrations: Sequence[Calibration]
 ) -> dict[str | None, LaunchVariation]:
-    """Between launches, by the name of the machine: from repeated launches, else from its calibration."""
+    """Between launches, by the name of the machine: from repeated launches, else from its calibration, else from a
+    single repeated launch that differs by more than is assumed."""
     repeated: dict[str | None, dict[tuple[CellKey, int, str], list[Launch]]] = {}
     machines: dict[str | None, Machine] = {}
     for key, group in by_cell.items():
@@ -115,6 +117,8 @@ def _variations(
             learnt = calibrated[-1]
             source = f"`bench calibrate` on {learnt.measured_at[:10]}"
             variations[name] = LaunchVariation(sd=learnt.sd, degrees=learnt.degrees, source=source)
+        elif pair := more_than_assumed(attempts.values(), ONE_PAIR):
+            variations[name] = pair
     return variations
 
 

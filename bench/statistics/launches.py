@@ -13,7 +13,7 @@ the interval may be too wide, and is not too narrow.
 import math
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from bench.statistics.intervals import CONFIDENCE, Interval, block_means, standard_error, student_t
@@ -114,14 +114,31 @@ def mean_step_s(launches: Sequence[Launch]) -> float:
 
 def variation_of(attempts: Iterable[Sequence[Launch]], source: str) -> LaunchVariation | None:
     """The variation of launches about the mean of their own attempt, pooled; None for too few launches."""
+    sd, degrees = _pooled(attempts)
+    if degrees < ENOUGH_DEGREES or not sd:  # equal launches are rounded figures
+        return None
+    return LaunchVariation(sd=sd, degrees=degrees, source=source)
+
+
+def more_than_assumed(attempts: Iterable[Sequence[Launch]], source: str) -> LaunchVariation | None:
+    """Where nothing else is known: what too few launches differ by, if that is more than `ASSUMED`. By itself, one
+    degree of freedom would leave no difference certain, so it has those of `ASSUMED`.
+
+    In 3000 simulated reports on four equal settings of which one was launched twice, this named a winner in 24 % where
+    launches vary by 20 %; `ASSUMED` by itself, in 73 %. Where they vary by 5 % or less, neither named one.
+    """
+    sd, _ = _pooled(attempts)
+    return replace(ASSUMED, sd=sd, source=source) if sd > ASSUMED.sd else None
+
+
+def _pooled(attempts: Iterable[Sequence[Launch]]) -> tuple[float, int]:
+    """The standard deviation of launches about the mean of their own attempt, and its degrees of freedom."""
     squares, degrees = 0.0, 0
     for launches in attempts:
         logs = [math.log(launch.mean_s) for launch in launches]
         squares += sum((log - statistics.fmean(logs)) ** 2 for log in logs)
         degrees += len(logs) - 1
-    if degrees < ENOUGH_DEGREES or not squares:  # equal launches are rounded figures
-        return None
-    return LaunchVariation(sd=math.sqrt(squares / degrees), degrees=degrees, source=source)
+    return math.sqrt(squares / degrees) if degrees else 0.0, degrees
 
 
 def half_width(

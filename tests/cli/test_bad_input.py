@@ -592,6 +592,9 @@ def test_a_number_of_threads_that_is_none_is_refused_before_a_launch(
         (["launch.num_processes=2", "--select", "backend=single"], "launch.num_processes=2: has no effect: single"),
         (["--partition", "gpu"], "--partition gpu: has no effect: it works only with Slurm\n  add --launcher slurm"),
         (["--prologue", "module load x"], "--prologue module load x: has no effect: it works only with Slurm"),
+        (["slurm.partition=gpu"], "slurm.partition=gpu: has no effect: it works only with Slurm\n  add"),
+        (["slurm={partition: gpu}"], "slurm={partition: gpu}: has no effect: it works only with Slurm"),
+        (["probe={}"], "probe={}: has no effect: no cell searches its batch"),
     ],
 )
 def test_what_changes_nothing_is_refused(

@@ -48,14 +48,18 @@ measure: {launches: 1}
 """
 
 
-@pytest.mark.parametrize("asked", ["--select batch=2", "--exclude 'mode=a trial=x'"])
+@pytest.mark.parametrize(
+    "asked", ["--select batch=2", "--exclude 'mode=a trial=x'", "--select batch=2 --until 50% --budget 1s"]
+)
 def test_a_report_goes_on_with_the_batches_and_cells_that_were_asked_for(tmp_path: Path, asked: str) -> None:
     (tmp_path / "m.yaml").write_text(QUICK)
     words = ["run", str(tmp_path / "m.yaml"), *shlex.split(asked), "--out", str(tmp_path / "run")]
     said = CliRunner().invoke(app, words)
     assert said.exit_code == 0, said.output
     written = (tmp_path / "run/report.md").read_text()
-    assert f"Reproduce: `bench run {tmp_path}/run/matrix.yaml {asked} --out {tmp_path}/run-again`" in written
+    cells, until, how = asked.partition(" --until")
+    again = f"{tmp_path}/run/matrix.yaml {cells} --out {tmp_path}/run-again{until}{how}"
+    assert f"Reproduce: `bench run {again}`" in written
     assert "missing" not in written
 
 

@@ -249,3 +249,11 @@ def test_a_choice_that_is_no_axis_is_refused(choices: str, says: list[str], load
         load_text(f"matrix: {{backend: [ddp, fsdp], batch: [1, 2]}}\nchoices: {choices}\n")
     for words in says:
         assert words in str(refusal.value)
+
+
+def test_no_hint_offers_a_name_that_reports_use(tmp_path: Path) -> None:
+    file = tmp_path / "m.yaml"
+    file.write_text("command: [train.py, '{batch}', '{out}']\nmatrix: {batch: [2], run: [1]}\n")
+    with pytest.raises(InputError, match="'run' cannot be the name of a placeholder") as told:
+        load(file, hardware=CPU)
+    assert "put {run}" not in str(told.value)

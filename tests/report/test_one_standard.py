@@ -16,10 +16,13 @@ from bench.report.advice import advise
 from bench.report.claims import judge_claims
 from bench.report.compare import compare_runs
 from bench.report.doubts import may_be_off
+from bench.report.rows import RowId
 from bench.report.speedup import compare_axis
 from bench.report.summary import summarize
 from bench.report.tables.brief import answer_section, settings
 from bench.report.tables.charts import ratios, throughput
+from bench.report.tables.sections import Choices, Report
+from bench.report.tables.speedup import faster
 from bench.statistics.intervals import student_t
 from bench.statistics.launches import LaunchVariation
 from bench.statistics.verdict import EVEN, FASTER, TOO_CLOSE, UNDECIDED
@@ -75,6 +78,33 @@ def test_four_places_say_the_same_word(times: float, n: int, sd: float, word: st
     assert ("CONFIRMED" in judged[:2]) == (word == FASTER)
     if word == TOO_CLOSE:
         assert judged == ["UNDECIDED"] * 3
+
+
+def test_one_pair_has_one_interval_and_one_word_in_a_report() -> None:
+    """Near a limit, the number of comparisons decides: of the advice, the table of backends, the settings, a claim."""
+    ours, words = claim(of={"backend": "ddp"}, against={"backend": "fsdp"}, where={"batch": 8}), set()
+    for times in (1.25, 1.3, 1.35, 1.4, 1.45, 1.5):
+        steps = {("ddp", 2): 0.1, ("ddp", 4): 0.16, ("ddp", 8): 0.24, ("fsdp", 8): 0.24 * times}
+        steps["zero2", 8] = 0.456
+        results = [result(ok((s,) * 5, (s,) * 5, backend=of), backend=of, batch=n) for (of, n), s in steps.items()]
+        report = Report(results=results, choices=Choices(claims=(ours,)))
+        (task,), (judged,) = report.advice, report.judged
+        found = [(pair.pair, pair.ratio) for pair in task.rivals]
+        found += [(pair.pair, pair.ratio.inverse) for pair in report.comparison.speed_ups]
+        found += [
+            (frozenset({one.shown.id, task.chosen.id}), one.ratio.inverse)
+            for one in report.settings
+            if one.ratio and task.chosen
+        ]
+        said: dict[frozenset[RowId], set[tuple[str, ...]]] = {}
+        for pair, ratio in found:
+            said.setdefault(pair, set()).add((ratio.word, *(f"{end:.6f}" for end in ratio.decides)))
+        assert {len(each) for each in said.values()} == {1}
+        ((word, *interval),) = said[frozenset(side.row.id for side in (judged.of, judged.against) if side)]
+        assert [f"{end:.6f}" for end in judged.interval or ()] == interval
+        assert (judged.verdict == "CONFIRMED") == (word == FASTER)
+        words.add(word)
+    assert words == {TOO_CLOSE, FASTER}
 
 
 @pytest.mark.parametrize(("times", "n", "sd", "word"), PAIRS)
@@ -139,6 +169,19 @@ def test_a_few_disturbed_launches_of_many_leave_what_is_far_beyond_them(n_distur
     assert (off < 0.005) == (word == FASTER), "as much as the disturbed launch moves the mean"
     (report, *_) = compare_axis(summary).speed_ups
     assert report.ratio.word == word
+
+
+def test_launches_that_differ_by_more_than_is_assumed_count() -> None:
+    """Of one setting, launched twice: 0.1 and 0.17 s. What would be clear with 5 % is not, for no pair of rows."""
+    slower = [result(ok((s,) * 5, (s,) * 5, backend=of), backend=of) for of, s in (("fsdp", 0.25), ("zero2", 0.4))]
+    once, again = (result(ok((s,) * 5, (s,) * 5)) for s in (0.1, 0.17))
+    for results, words in (([once], {FASTER}), ([once, launched(again, 2)], {TOO_CLOSE})):
+        summary = summarize([*results, *slower])
+        assert {pair.ratio.word for pair in compare_axis(summary).speed_ups if not pair.matched} == words
+    notes = faster(summary, compare_axis(summary)).notes
+    assert any("differ by 37.5 % (the one repeated launch of this run" in note for note in notes)
+    learnt = Calibration(machine=MACHINE, measured_at="2026-01-01T00:00:00", cells=1, launches=31, sd=0.02, degrees=30)
+    assert summarize([once, launched(again, 2), *slower], [learnt]).variations[0].sd == 0.02
 
 
 @pytest.mark.parametrize(("n_disturbed", "base_s", "word"), [(1, 0.2, FASTER), (5, 0.13, UNDECIDED)])

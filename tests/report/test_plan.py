@@ -125,6 +125,7 @@ def test_the_page_says_what_cannot_fit_and_what_is_not_planned() -> None:
     )
     cells = [planned("probe", capacity=500), unplanned]
     said = " ".join(tables.sentences(cells, DEVICE, 2))
+    assert said.startswith("pi07 tiny, 100 parameters. 2 × mine with ")
     assert "At a third batch, traced peaks differ from the linear prediction by at most 0.0 %." in said
     assert "Cannot fit at any batch that may be tried: ddp." in said
     assert "Not planned: fsdp: muon keeps other state than AdamW." in said

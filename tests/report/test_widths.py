@@ -6,6 +6,7 @@ import pytest
 from examples import ok, result
 
 from bench.records.cell import Attempt
+from bench.records.conditions import Conditions
 from bench.records.outcome import Failed, Result
 from bench.records.until import Until, Width
 from bench.report.advice import CHOICES
@@ -71,6 +72,16 @@ def test_the_leading_pairs_are_the_winner_with_its_runner_up_and_with_what_is_to
     assert pairs(*ddp, *launches("ddp", (0.12,), batch=4), *far) == [("ddp", "zero2")]
     # Further launches do not choose what they decide.
     assert pairs(*ddp, *fsdp, *launches("zero2", (0.2, 0.05, 0.05))) == [("ddp", "fsdp")]
+
+
+def test_what_other_work_slowed_down_is_launched_again() -> None:
+    """It may lead without it, and no launch of other settings tells."""
+    ddp, fsdp, slowed = launches("ddp", (0.1,)), launches("fsdp", (0.11,)), launches("zero2", (0.2,))
+    unknown = {name: None for name in Conditions.model_fields if name != "gpus"}
+    busy = Conditions.model_validate({**unknown, "others_cpu_share": 0.5})
+    slowed = [one.model_copy(update={"conditions": busy}) for one in slowed]
+    [task] = leading_pairs([*ddp, *fsdp, *slowed], [], [], CHOICES)
+    assert [(of.cell.backend, to.cell.backend) for of, to in task] == [("ddp", "fsdp"), ("ddp", "zero2")]
 
 
 def test_the_widths_of_pairs_follow_their_launches() -> None:

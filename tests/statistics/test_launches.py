@@ -7,7 +7,16 @@ from collections.abc import Callable, Sequence
 import pytest
 from scipy import stats
 
-from bench.statistics.launches import Launch, LaunchVariation, half_width, launch_of, mean_half_width, variation_of
+from bench.statistics.launches import (
+    ASSUMED,
+    Launch,
+    LaunchVariation,
+    half_width,
+    launch_of,
+    mean_half_width,
+    more_than_assumed,
+    variation_of,
+)
 from bench.statistics.verdict import TOO_CLOSE, RateRatio, rate_ratio
 
 STEPS = 40
@@ -72,6 +81,11 @@ def test_launches_of_different_rounds_are_compared_by_welchs_test() -> None:
 
 def test_the_scatter_of_a_machine_is_pooled_over_attempts() -> None:
     assert variation_of([of_steps(0.1, 0.2), of_steps(0.3)], "here") is None
+    pair = more_than_assumed([of_steps(0.1, 0.17), of_steps(0.3)], "here")
+    assert pair == LaunchVariation(
+        sd=pytest.approx(math.log(1.7) / math.sqrt(2)), degrees=ASSUMED.degrees, source="here", over_time=True
+    )
+    assert more_than_assumed([of_steps(0.1, 0.104)], "here") is None
     found = variation_of([of_steps(0.1, 0.1 * math.e), of_steps(0.3, 0.3 * math.e), of_steps(0.5)], "here")
     assert (found.sd, found.degrees) == (pytest.approx(math.sqrt(0.5)), 2)
 

@@ -106,17 +106,11 @@ def settings(summary: Summary, advice: Sequence[Advice]) -> list[Setting]:
         for cell in task.cells:
             of_cell = cell.full if len(summary.cells) == 1 else named  # of one cell, all its batches
             rows: list[Row | None] = [row for row in of_cell if any(row is other for other in cell.rows)]
-            of_task += [_setting(cell, row, task, off) for row in rows or [_best(cell, task)]]
+            of_task += [_setting(cell, row, task, off) for row in rows or [task.best_of(cell)]]
         found += sorted(of_task, key=lambda setting: setting.row.rate if setting.row else 0.0, reverse=True)
     answered = {cell.rows[0].id.cell for task in advice for cell in task.cells}
     rest = [cell for cell in summary.cells if cell.rows[0].id.cell not in answered]
     return [*found, *(Setting(cell=cell, row=cell.best, ratio=None, advice=None, verdict="") for cell in rest)]
-
-
-def _best(cell: CellRows, advice: Advice) -> Row | None:
-    """The fastest row that was measured in full, within the headroom if there is one."""
-    within = [row for row in cell.full if row.id not in advice.beyond]
-    return max(within, key=lambda row: row.rate, default=cell.best)
 
 
 def _setting(cell: CellRows, row: Row | None, advice: Advice, off: Mapping[RowId, float]) -> Setting:

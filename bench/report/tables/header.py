@@ -64,6 +64,13 @@ def until_words(until: Until) -> str:
     return f"{by} {made}, for 95 % intervals of ±{asked}: {reasons[until.ended]}"
 
 
+def until_options(until: Until) -> str:
+    """What a command asked for: `` --until 2% --budget 90s``; nothing of launches that no option asked for."""
+    if until.auto:
+        return ""
+    return f" --until {100 * until.half_width:g}%" + (f" --budget {until.budget_s:g}s" if until.budget_s else "")
+
+
 def method(summary: Summary) -> Lines:
     """How it was measured."""
     sources = dict.fromkeys(one_line(row.source) for row in summary.rows if row.source)

@@ -12,19 +12,28 @@ from bench.records.forecast import PARTS
 from bench.report.plan import OFF, Checked, PlannedCell, PlannedRow
 from bench.report.rows import RowId
 from bench.report.tables.table import Column, Number, Table, table_of
-from bench.units import UNKNOWN, counted, memory_size, ms, percent, rate, size
+from bench.units import UNKNOWN, amount, counted, memory_size, ms, percent, rate, size
 
 ESTIMATED = (
     "step, estimated: from the steps of the run's other cells and the work of this one: operations, bytes that"
     " operators move, bytes that ranks send, and calls of operators. n/a where the other cells are too few, or their"
     " work is of another kind or size."
 )
+MOST = 4
+"""Models of one sentence."""
 FITS = {"yes": "yes", "close": "close", "no": "NO"}
 
 
 def sentences(cells: Sequence[PlannedCell], device: DeviceSpec, ranks: int) -> list[str]:
     """What the plan is for, and what cannot fit at all."""
-    said = [f"{ranks} × {device.name} with {memory_size(device.memory_bytes)} each: {device.source}."]
+    of_cells = [cell.plan.cell for cell in cells]
+    names = dict.fromkeys(f"{cell.workload} {cell.options.get('preset', '')}".rstrip() for cell in of_cells)
+    sizes = sorted({cell.forecast.regime.parameters for cell in cells if cell.forecast})
+    parameters = [f"{_some(list(map(amount, sizes)))} parameters"] if sizes else []
+    said = [
+        f"{', '.join([_some(list(names)), *parameters])}.",
+        f"{ranks} × {device.name} with {memory_size(device.memory_bytes)} each: {device.source}.",
+    ]
     impossible = [cell.plan.label for cell in cells if cell.impossible]
     if impossible:
         said.append(f"Cannot fit at any batch that may be tried: {'; '.join(impossible)}.")
@@ -36,6 +45,10 @@ def sentences(cells: Sequence[PlannedCell], device: DeviceSpec, ranks: int) -> l
         )
     said += [f"Not planned: {cell.plan.label}: {cell.reason}." for cell in cells if cell.reason]
     return said
+
+
+def _some(texts: Sequence[str]) -> str:
+    return " or ".join([*texts[:MOST], *(["more"] if len(texts) > MOST else [])])
 
 
 def tables(rows: Sequence[PlannedRow], device: DeviceSpec, fitted: Paces | None = None) -> list[Table]:

@@ -18,12 +18,12 @@ from bench.records.sources import LastCommand
 from bench.records.until import Until
 from bench.records.verdict import Probe
 from bench.report.advice import CHOICES, Advice, Certified, advise_by_run
-from bench.report.claims import Judged, judge_claims
+from bench.report.claims import Judged, judge_claims, uncertain
 from bench.report.merge_runs import runs_by_time
 from bench.report.missing import Missing
 from bench.report.plan import Checked, check
 from bench.report.rows import Summary
-from bench.report.speedup import compare_axis
+from bench.report.speedup import Comparison, compare_axis
 from bench.report.summary import Newest, newest_sources, summarize
 from bench.report.tables.account import account
 from bench.report.tables.advice import Matrices, advice_sentences, missing_of
@@ -43,7 +43,7 @@ from bench.report.tables.details import Details, details
 from bench.report.tables.doubts import doubts_section
 from bench.report.tables.export import Record, records
 from bench.report.tables.figure import Chart
-from bench.report.tables.header import files, header, method, not_measured
+from bench.report.tables.header import files, header, method, not_measured, until_options
 from bench.report.tables.plan import check_table, columns, verdict
 from bench.report.tables.raw_matrix import matrix
 from bench.report.tables.regimes import regimes
@@ -131,12 +131,27 @@ class Report:
             }
             for run, best in self.bests.items()
         }
-        advice = advise_by_run(self.summary, self.probes, self.choices.free, certified)
+        beside = self._comparison.pairs | uncertain(self.summary, self.choices.claims)
+        advice = advise_by_run(self.summary, self.probes, self.choices.free, certified, beside)
         return [replace(task, missing=missing_of(task, self.matrices, self.missing)) for task in advice]
 
     @cached_property
+    def _comparison(self) -> Comparison:
+        choices = self.choices
+        return compare_axis(self.summary, choices.axis, reference=choices.reference, allowed=choices.allowed)
+
+    @cached_property
+    def comparisons(self) -> int:
+        """How many figures are judged together: see `Advice.comparisons`."""
+        return max((task.comparisons for task in self.advice), default=self._comparison.comparisons)
+
+    @cached_property
+    def comparison(self) -> Comparison:
+        return self._comparison.judged_with(self.comparisons)
+
+    @cached_property
     def judged(self) -> Sequence[Judged]:
-        return judge_claims(self.summary, self.choices.claims)
+        return judge_claims(self.summary, self.choices.claims, self.comparisons)
 
     @cached_property
     def settings(self) -> Sequence[Setting]:
@@ -173,7 +188,8 @@ class Report:
             caveats(self.summary, self.advice, self.missing, self.unreadable, self.judged, self.probes, self.untils),
         ]
         shown = [part.first(lines) if lines and isinstance(part, Lines) else part for part in parts]
-        asked = "".join(best.options for best in self.bests.values())  # several runs have no such line
+        options = [*(best.options for best in self.bests.values()), *map(until_options, self.untils)]
+        asked = "".join(options)  # several runs have no such line
         how = measured_how(self.summary, self.settings, self.matrices, asked=asked, short=lines is not None)
         return [part for part in (*shown, how) if not _empty(part)]
 
@@ -227,9 +243,7 @@ def _answer(report: Report) -> Iterator[Section]:
 
 
 def _compared(report: Report) -> Iterator[Section]:
-    summary, choices = report.summary, report.choices
-    comparison = compare_axis(summary, choices.axis, reference=choices.reference, allowed=choices.allowed)
-    yield from speedup_sections(summary, comparison, requested=choices.compares)
+    yield from speedup_sections(report.summary, report.comparison, requested=report.choices.compares)
 
 
 def _missing(report: Report) -> list[Section]:

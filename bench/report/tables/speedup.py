@@ -38,15 +38,15 @@ def faster(summary: Summary, comparison: Comparison) -> Table:
     names = {
         row: f"{axis} {value}" if value[:1].isdigit() or value in SWITCH else value for row, value in values.items()
     }
-    doubted = may_be_off(summary).keys()
-    as_fast = {cell.best.id: even_batches(cell) for cell in summary.cells if cell.best}
+    doubted = may_be_off(summary)
+    as_fast = {cell.best.id: even_batches(cell, doubted, comparison.comparisons) for cell in summary.cells if cell.best}
 
     def batch(pair: SpeedUp, row: Row) -> str:
         others = () if pair.matched else as_fast.get(row.id, ())
         return batch_of(row) + (f" ({EVEN} with {', '.join(map(str, others))})" if others else "")
 
     def winner(pair: SpeedUp) -> str:
-        return _winner(pair, names) + (", doubted" if {pair.reference.id, pair.row.id} & doubted else "")
+        return _winner(pair, names) + (", doubted" if pair.pair & doubted.keys() else "")
 
     reductions = [{_reduction(pair.reference), _reduction(pair.row)} - {UNKNOWN} for pair in comparison.speed_ups]
     reduced_apart = any(len(dtypes) > 1 for dtypes in reductions)
@@ -78,7 +78,7 @@ def faster(summary: Summary, comparison: Comparison) -> Table:
     ]
     if reduced_apart:
         notes.append("gradients summed in: the dtype in which ranks communicate them; backends differ in it.")
-    if comparison.rows & doubted:
+    if comparison.rows & doubted.keys():
         notes.append(f'Doubted: "{DOUBTS}" lists one of its rows.')
     return table_of(f"Which {axis} is faster", comparison.speed_ups, columns, notes=notes)
 
@@ -130,19 +130,19 @@ def _winner(pair: SpeedUp, names: dict[RowId, str]) -> str:
 def how_sure_intervals_are(words: Collection[Word]) -> str:
     """Those of ratios with these words."""
     even = f" (95 % where the word is {EVEN})" if EVEN in words else ""
-    return f"Intervals have {percent(ALARM_CONFIDENCE)} confidence for all comparisons together{even}."
+    return f"Intervals have {percent(ALARM_CONFIDENCE)} confidence for all comparisons of the report together{even}."
 
 
 def how_decided(summary: Summary, comparison: Comparison) -> Iterator[str]:
     """What the words mean, what they are based on, and what would decide the undecided ones."""
     ratios = [pair.ratio for pair in comparison.speed_ups]
-    n = max((pair.comparisons for pair in comparison.speed_ups), default=0)
     words = {ratio.word for ratio in ratios}
     own = any(
         row.measured and row.measured.launches for pair in comparison.speed_ups for row in (pair.row, pair.reference)
     )
+    confidence = f"{percent(ALARM_CONFIDENCE)} confidence for {_together(comparison)}"
     if FASTER in words:
-        yield f"A name alone: this side is faster, with {percent(ALARM_CONFIDENCE)} confidence for {_together(n)}."
+        yield f"A name alone: this side is faster, with {confidence}."
     if EVEN in words:
         yield f"Even: the interval lies within {percent(MARGIN)} of 1."
     bases = {ratio.basis for ratio in ratios}
@@ -158,7 +158,6 @@ def how_decided(summary: Summary, comparison: Comparison) -> Iterator[str]:
     yield from how_launches_vary(bases, summary.variations, tips, set(map(fewest_launches, known)), own=own)
     if any(ratio.word == TOO_CLOSE for ratio in ratios):
         decide = " More launches decide: `bench run` with a larger measure.launches, or with --until 2%."
-        confidence = f"{percent(ALARM_CONFIDENCE)} confidence for {_together(n)}"
         yield f"{TOO_CLOSE.capitalize()}: a winner needs {confidence}.{decide if own else ''}"
 
 
@@ -203,8 +202,9 @@ def how_launches_vary(
         )
 
 
-def _together(comparisons: int) -> str:
-    return f"all {comparisons} comparisons together" if comparisons > 1 else "this comparison"
+def _together(comparison: Comparison) -> str:
+    n = comparison.comparisons
+    return f"all {n} comparisons of the report together" if n > 1 else "this comparison"
 
 
 def nothing_varies(summary: Summary, axis: str) -> tuple[str, ...]:
