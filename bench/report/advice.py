@@ -7,7 +7,6 @@ named. A batch that the search could not try, or that was measured after it, may
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import combinations
 from types import MappingProxyType
 from typing import Literal, NamedTuple
 
@@ -108,16 +107,14 @@ class Advice:
 
     @property
     def pairs(self) -> frozenset[Pair]:
-        """What its ratios compare, and what they might have: the figures choose the row that leads, so its ratios are
-        the most extreme of those of all pairs. In 6000 simulated reports on eight equal settings of five launches,
-        0.7 % named a winner; of those that counted only the pairs that they showed, 1.8 %."""
+        """What its ratios compare. The figures choose the row that leads, so its ratios are the most extreme: in 6000
+        simulated reports on eight equal settings of five launches, 1.8 % named a winner. To count the pairs of all
+        settings gives 0.7 %, and decides of 48 settings that were launched once only from 1.8 × on."""
         if self.chosen is None:
             return frozenset()
-        own = _cell_of(self.chosen, self.cells).full
         best = [row for cell in self.cells if (row := self.best_of(cell))]
-        named = (*self.alternatives, *(pair.reference for pair in self.rivals))
-        both = [*combinations(own, 2), *combinations(best, 2), *((self.chosen, row) for row in (*best, *named))]
-        return frozenset(frozenset({one.id, other.id}) for one, other in both if one is not other)
+        shown = [*best, *self.alternatives, *(pair.reference for pair in self.rivals)]
+        return frozenset(frozenset({self.chosen.id, row.id}) for row in shown if row is not self.chosen)
 
     def best_of(self, cell: CellRows) -> Row | None:
         """The fastest row that was measured in full, within the headroom if there is one."""

@@ -1,7 +1,7 @@
 """Runs a workload's model on a batch: what its forward is given, in which dtype, and where its loss is."""
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from inspect import Parameter
 from typing import Any

@@ -272,7 +272,7 @@ def test_advice_leaves_headroom_names_alternatives_and_what_it_rests_on() -> Non
     told = advice_sentences(summary, advise(summary))
     assert told[0] == (
         "For num_cams 1: train with zero2, attention sdpa, grad_ckpt on, batch 24: 23.6 samples/s,"
-        " 1.44× that of fsdp, batch 8 (1.06 to 1.97; holds unless launches vary by more than 6.0 %)."
+        " 1.44× that of fsdp, batch 8 (1.08 to 1.94; holds unless launches vary by more than 6.3 %)."
     )
     assert told[1] == (
         "Uses 66.4 % of memory. Based on imported figures: published 8xA100 matrix."
