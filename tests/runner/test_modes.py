@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.attention.flex_attention import flex_attention
 
 from bench.observe.products import Computed, Products
+from bench.runner.first_forward import FirstForward
 from bench.runner.kernels import Kernels
 from bench.runner.program import Live
 from bench.workloads.huggingface.flops import _Unknown
@@ -19,10 +20,11 @@ from bench.workloads.huggingface.flops import _Unknown
 ROOT = Path(__file__).parents[2]
 MODES: dict[str, Callable[[Tensor], AbstractContextManager[object]]] = {
     "Products": lambda _: Products(Computed()),
+    "FirstForward": lambda _: FirstForward(nn.Identity()),
     "Live": lambda x: Live("cpu", [x]),
     "_Unknown": lambda _: _Unknown(),
 }
-"""The dispatch modes. `Kernels`, a function mode, is for the meta device alone, on which nothing is compiled."""
+"""Dispatch modes, and a function mode. `Kernels` is for the meta device alone, on which nothing is compiled."""
 
 
 def test_no_mode_is_left_out() -> None:
