@@ -210,6 +210,15 @@ def _check_words(script: Script, places: Places) -> None:
             ) from error
     if "preset" in script.placeholders:
         raise refusal("{preset} cannot be a placeholder: a script has no presets", places, ("command",))
+    if GLOBAL in script.placeholders:
+        raise refusal(
+            f"{{{GLOBAL}}} cannot be a placeholder: the samples of a step follow from {{batch}}, the processes and"
+            f" {{{MICRO_BATCHES}}}",
+            places,
+            ("command",),
+            fix=f"hand them over as {{batch_global}}; to keep them, put {{{MICRO_BATCHES}}} into the command, and give"
+            f" --axis {GLOBAL}=64",
+        )
     if taken := sorted(filter(_TAKEN.match, script.placeholders)):
         raise refusal(f"{{{taken[0]}}} cannot be a placeholder: bench uses such names itself", places, ("command",))
     if not (script.is_observed or script.is_read_from_log or script.uses("out", "output_dir")):
@@ -260,12 +269,13 @@ def _check_settings(script: Script, places: Places) -> None:
             raise refusal("has no effect on the script", places, key, fix=f"put {use} into the command")
     fields = (key for key in places if key[:1] == ("train",) and key[1:2] not in ((), ("allow_unused",)))
     if trained := next(fields, None):
+        name = MICRO_BATCHES if trained[-1] in CALLED_MICRO_BATCHES else str(trained[-1])
         raise refusal(
             "has no effect on a script",
             places,
             trained,
-            fix=f"put {{{MICRO_BATCHES}}} into the command, and give --axis {MICRO_BATCHES}=2"
-            if trained[-1] in CALLED_MICRO_BATCHES
+            fix=f"put {{{MICRO_BATCHES}}} into the command, and give --axis {name}=64"
+            if name in (MICRO_BATCHES, GLOBAL)
             else "make it an axis, such as lr, and put {lr} into the command",
         )
 

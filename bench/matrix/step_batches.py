@@ -72,13 +72,15 @@ def of_config(matrix: Matrix, backend: str, config: Values, combination: Combina
     if matrix.command is not None or not isinstance(own, int) or own == 1:
         return {}
     whole = Value(matrix.train.global_batch, ("train", "global_batch"))
-    for asked in (combination.get("accumulate"), combination.get("global_batch", whole)):
-        if asked is not None and asked.value not in (None, own):
+    several, whole = combination.get("accumulate", Value(own, OWN)), combination.get("global_batch", whole)
+    for asked, allowed in ((several, own), (whole, None)):
+        if asked.value != allowed:
+            other = f"exclude it for {backend}" if asked.key[0] != "train" else "leave it out"
             raise refusal(
                 f"{show(asked.value)} cannot be used with {backend}: its own config accumulates {own} micro-batches",
                 matrix.places,
                 asked.key,
-                fix=f"exclude it for {backend}, or set its {MICRO_BATCHES} to 1",
+                fix=f"{other}, or set its {MICRO_BATCHES} to 1",
             )
     return {"accumulate": Value(own, OWN)}
 

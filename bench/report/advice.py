@@ -185,7 +185,8 @@ def _advise_all(
         row = cells[0].rows[0]
         parts = [f"{caption(name)} {value_of(row, name)}" for name in columns if name != "global_batch"]
         on = "" if "num_processes" in columns else f" on {counted(row.world_size, 'rank')}"
-        parts += [] if row.global_batch is None else [f"at a global batch of {row.global_batch}{on}"]
+        stated = row.global_batch is not None and "global_batch" not in choices
+        parts += [f"at a global batch of {row.global_batch}{on}"] if stated else []
         parts += [f"headroom {percent(headroom)}"] if names_headroom else []
         parts += ["imported"] if partly_imported and _imported(cells) else []
         advice.append(_advise(cells, with_headroom, ", ".join(parts), headroom, off, choices, certified, comparisons))

@@ -36,6 +36,7 @@ class FirstForward(TorchFunctionMode):
         """Name the modules of a model that is not sharded yet."""
         super().__init__()
         self._paths = {module: path for path, module in model.named_modules()}
+        self._classes = {module: type(module).__name__ for module in self._paths}
         self._called: nn.Module | None = None
         self.derives = False
         """Whether forward computed a gradient."""
@@ -98,11 +99,11 @@ class FirstForward(TorchFunctionMode):
 
     def _holder(self, leaf: nn.Parameter) -> str:
         """What and where an unregistered parameter is."""
-        for module in self._paths:
+        for module, kind in self._classes.items():
             for name, held in vars(module).items():
                 for part in tree_leaves(held):
                     if part is leaf or (isinstance(part, nn.Module) and any(one is leaf for one in part.parameters())):
-                        return f"{type(module).__name__}.{name} of the workload's model holds a {type(part).__name__}"
+                        return f"{kind}.{name} of the workload's model holds a {type(part).__name__}"
         return f"forward of the workload's model uses a parameter of the shape {tuple(leaf.shape)}"
 
 

@@ -128,5 +128,6 @@ def script_settings(cell: Cell) -> tuple[str, ...] | None:
     """The settings that a cell's script gets, or that bench enforces on it; None for a cell of bench's runner."""
     if cell.script is None:
         return None
-    script, given = cell.script, ("memory_limit_bytes", *(OBSERVED_SETTINGS if cell.script.is_observed else ()))
+    script, given = cell.script, ["memory_limit_bytes", *(OBSERVED_SETTINGS if cell.script.is_observed else ())]
+    given += ["global_batch"] if cell.global_batch else []
     return tuple(name for name in SETTINGS if name in given or script.uses(*OF_BENCH.get(name, (name,))))

@@ -349,6 +349,7 @@ def test_its_accumulation_is_that_of_the_cell(own: Callable[..., Matrix], engine
         (ROWS.replace("}, batch", "}, accumulate: 2, batch"), "matrix.accumulate"),
         (ROWS.replace("}, batch", "}, global_batch: 16, batch"), "matrix.global_batch"),
         (ROWS + "train: {global_batch: 16}\n", "train.global_batch"),
+        (ROWS + "train: {global_batch: 4}\n", "train.global_batch"),
     ):
         with pytest.raises(InputError, match=f"{field}.*its own config accumulates 4 micro-batches"):
             expand(own(config, engine, wrong), CPU)

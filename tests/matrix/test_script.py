@@ -84,6 +84,8 @@ def test_double_braces_are_braces(load_text: LoadText) -> None:
         (text().replace('"{batch}"', "many"), ("command: {batch} or {batch_global} is missing",)),
         (text(rest="workload: {name: pi07}\n"), ("given.yaml:4: workload: ", "not both")),
         (text(rest="train: {compile: unit}\n"), ("given.yaml:4: train.compile: ",)),
+        (text(rest="train: {global_batch: 8}\n"), ("train.global_batch: has no effect", "--axis global_batch=64")),
+        (text(', "{global_batch}"'), ("{global_batch} cannot be a placeholder", "{batch_global}")),
         (text(rest="launch: {num_processes: 2}\n"), ("launch.num_processes: has no effect", "{num_processes}")),
         (text(rest="measure: {steps: 3}\n"), ("measure.steps: has no effect", "put {steps} into")),
         (text(rest="result: {step_tim_s: a}\n"), ("result.step_tim_s: unknown figure", "'step_time_s'?")),

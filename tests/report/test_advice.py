@@ -745,6 +745,9 @@ def test_global_batches_are_tasks_of_their_own_and_said_where_steps_accumulate()
         "At a global batch of 16 on 2 ranks",
         "At a global batch of 32 on 2 ranks",
     ]
+    summary = summarize(several)
+    (compared,) = advise(summary, choices=frozenset({"global_batch"}))
+    assert not compared.task
     grown = [measured(2, 0.2, gradient_accumulation_steps=2), measured(4, 0.3, gradient_accumulation_steps=2)]
     grown += [measured(2, 0.1, backend="fsdp", gradient_accumulation_steps=2)]
     shown = rendered(grown)

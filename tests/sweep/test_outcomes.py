@@ -11,7 +11,7 @@ from bench.records.machine import Machine
 from bench.records.outcome import Failed, Oom
 from bench.records.rank_outcome import RankKilled, RankOom
 from bench.records.script import Script, ScriptEnd
-from bench.sweep.outcomes import outcome_of, outcome_of_attempt
+from bench.sweep.outcomes import outcome_of, outcome_of_attempt, script_settings
 
 MACHINES = pytest.mark.parametrize(("machine", "fault"), [(MACHINE, None), (CUDA_MACHINE, "host_memory")])
 
@@ -39,6 +39,13 @@ def test_a_script_that_the_kernel_killed(
     launched = LaunchResult(ranks=[], isolation="script", script=end)
     outcome = outcome_of_attempt(launched, {}, attempt, tmp_path, machine, "", print)
     assert fault_of(outcome) == fault
+
+
+def test_the_global_batch_of_a_script_is_known() -> None:
+    """Else rows of different ones were one task."""
+    script = Script(command=("train", "{batch}", "{gas}"))
+    assert "global_batch" in (script_settings(cell("ddp", script=script, global_batch=8)) or ())
+    assert "global_batch" not in (script_settings(cell("ddp", script=script)) or ())
 
 
 @pytest.mark.parametrize(

@@ -182,7 +182,7 @@ def settings_table(
             "micro-batch" if all(setting.shown.global_batch for setting in found) else "batch",
             lambda setting: batch_of(setting.row) if setting.row else "",
         ),
-        *micro_batches(found, lambda setting: setting.row),
+        *micro_batches(found, lambda setting: setting.row, beside=summary.columns),
         Number(
             "samples/s",
             lambda setting: rate(setting.row.rate) if setting.row else "",

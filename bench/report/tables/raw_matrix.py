@@ -1,6 +1,6 @@
 """The raw matrix, with every result in one row, and the columns that identify a row."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from operator import itemgetter
@@ -26,7 +26,7 @@ def matrix(summary: Summary) -> Table:
     samples_per_s = measured_column("samples/s", lambda measured: rate(measured.samples_per_s_global))
     columns = [
         *row_columns(summary),
-        *micro_batches(summary.rows, lambda row: row),
+        *micro_batches(summary.rows, lambda row: row, beside=summary.columns),
         Number[Row]("global batch", lambda row: str(row.batch_global)),
         *([Number[Row]("launches", launches_in_words)] if any(row.launches for row in summary.rows) else []),
         replace(samples_per_s, bold=lambda row: row.id in best),
@@ -86,9 +86,14 @@ def row_columns(summary: Summary) -> list[Column[Row]]:
     return [*settings, Number("batch per rank", batch_of)]
 
 
-def micro_batches(items: Iterable[Item], row_of: Callable[[Item], Row | None]) -> list[Column[Item]]:
-    """A column for the micro-batches of a step, where some step may have several."""
-    if not any(row.global_batch or row.micro_batches > 1 for row in map(row_of, items) if row):
+def micro_batches(
+    items: Iterable[Item], row_of: Callable[[Item], Row | None], *, beside: Collection[str] = ()
+) -> list[Column[Item]]:
+    """A column for the micro-batches of a step, where some step may have several, unless it is ``beside`` those of the
+    settings with this name."""
+    if MICRO_BATCHES_CAPTION in beside or not any(
+        row.global_batch or row.micro_batches > 1 for row in map(row_of, items) if row
+    ):
         return []
     return [Number(MICRO_BATCHES_CAPTION, lambda item: str(row.micro_batches) if (row := row_of(item)) else "")]
 
