@@ -13,6 +13,7 @@ import torch
 
 from bench import workloads
 from bench.backends import backend_of, extensions, preloads
+from bench.errors import InputError
 from bench.machine import numa
 from bench.observe.beats import BeatFile
 from bench.observe.files import writable
@@ -250,14 +251,21 @@ def _counts(attempt: Attempt, device: Device) -> bool:
 
 def _find_scale(job: Job, batches: Batches, here: Here) -> list[list[float]]:
     """The metrics of steps up to the first whose scaled gradients do not overflow: only then there is an optimizer's
-    state."""
+    state.
+
+    Raises:
+        InputError: there is none.
+    """
     metrics: list[list[float]] = []
-    while len(metrics) < SCALE_STEPS:
+    for _ in range(SCALE_STEPS):
         window = throughput_window(job, batches, 1, here.device, here.beat, Stage.WARMUP)
         metrics += window.metrics
         if not window.skipped:
-            break
-    return metrics
+            return metrics
+    raise InputError(
+        f"gradients overflowed in each of {SCALE_STEPS} steps, however small their scale: train in another"
+        " mixed_precision, or with a smaller loss"
+    )
 
 
 def _warm_up(attempt: Attempt, job: Job, batches: Batches, here: Here) -> tuple[Window, Computed]:

@@ -177,7 +177,7 @@ def search(
                     goal = goal.model_copy(update={"max_batch": max(known)})
                     ended = f"; batch {one.batch} was not measured: {_why(result)}"
                     break
-                return Stopped(reason=f"batch {one.batch} failed, but not for lack of memory: {_why(result)}")
+                return Stopped(reason=f"batch {one.batch} failed, without a sign that memory was short: {_why(result)}")
             if (each := _per_forward(result)) and taken.setdefault(each, one.batch) != one.batch:
                 reason = (
                     f"the script ignores its batch: {each:g} samples per forward at {taken[each]} and at {one.batch}"

@@ -9,6 +9,7 @@ import torch
 from accelerate.state import AcceleratorState
 from examples import cell
 
+from bench.errors import InputError
 from bench.observe.beats import BeatFile
 from bench.records.cell import Attempt, Measure, Train
 from bench.records.rank_outcome import RankOk
@@ -59,6 +60,11 @@ def test_steps_that_overflow_are_skipped_and_counted(tmp_path: Path, fused: bool
     assert torch.isfinite(torch.tensor(found.losses)).all()
     assert first > 0
     assert 0 < found.skipped_steps < STEPS
+
+
+def test_gradients_that_overflow_at_any_scale_are_one_message(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="overflowed in each of 64 steps"):
+        measured(tmp_path, float(2**127))
 
 
 def test_skipped_steps_are_told_in_the_report() -> None:

@@ -78,5 +78,5 @@ def test_a_crash_within_a_limit_may_have_been_for_memory(signal: str, limit: int
     stored = result(crashed, batch=1, memory_limit_bytes=limit)
     found = search(Goal(max_batch=2), None, [], [], lambda _: [], lambda *_: stored)
     assert isinstance(found, Stopped)
-    assert f"failed, but not for lack of memory: killed by {signal} in backward" in found.reason
+    assert f"failed, without a sign that memory was short: killed by {signal} in backward" in found.reason
     assert ("retry with a larger memory limit" in found.reason) == hinted

@@ -58,7 +58,7 @@ def test_a_terminal_shows_what_was_asked_for() -> None:
 def test_a_terminal_says_why_each_search_ended() -> None:
     results = [result(axes={"num_cams": n}) for n in (1, 4)]
     ended = [
-        Stopped(reason="batch 3 failed, but not for lack of memory: \x1b[31mno [bold]beat[/]"),
+        Stopped(reason="batch 3 failed, without a sign that memory was short: \x1b[31mno [bold]beat[/]"),
         Verdict(
             max_batch_per_rank=None, certificate="nothing_fits", fits=None, fails=1, best=None, safe=None, points=0,
             thrashing=(), why="batch 1 does not fit",
@@ -74,7 +74,7 @@ def test_a_terminal_says_why_each_search_ended() -> None:
         if (line := str(each)).startswith("ddp, num_cams") and "attempts/" not in line
     ]
     assert lines == [
-        "ddp, num_cams 1: batch 3 failed, but not for lack of memory: \\x1b[31mno [bold]beat[/]",
+        "ddp, num_cams 1: batch 3 failed, without a sign that memory was short: \\x1b[31mno [bold]beat[/]",
         "ddp, num_cams 4: batch 1 does not fit",
     ]
     (probe,) = terminal.mark_up(searches(probes[1:]))[2:]
