@@ -62,6 +62,6 @@ def test_a_wrong_value_is_said_of_the_option(option: str, value: str, problem: s
 
 
 def test_an_override_goes_above_an_option() -> None:
-    matrix, *_ = selection.read(Path(QUICKSTART), ["slurm.qos=long"], settings={"qos": "short"})
+    matrix, *_ = selection.read(Path(QUICKSTART), ["slurm.qos=long"], settings={"qos": "short"}, launcher="slurm")
     assert matrix.slurm.qos == "long"
     assert yaml.safe_load(matrix.text())["slurm"] == json.loads('{"qos": "long"}')
