@@ -350,11 +350,11 @@ def _judged(cells: Sequence[Named], results: "Sequence[Result]") -> "Judged | No
 
     if len({result.attempt.batch_global for result in results}) != 1:
         return None
-    reports = [_report(one.run) for one in cells]
+    reports = {run: _report(run) for run in {one.run for one in cells}}
     (row, off), (other, other_off) = [
-        found for report, result in zip(reports, results, strict=True) for found in _rows(report, [result])
+        found for one, result in zip(cells, results, strict=True) for found in _rows(reports[one.run], [result])
     ]
-    share, n = (1 + off) * (1 + other_off) - 1, max(report.comparisons for report in reports)
+    share, n = (1 + off) * (1 + other_off) - 1, max(report.comparisons for report in reports.values())
     pair = SpeedUp(row=row, reference=other, matched=True, off=share, comparisons=n)
     ratio = pair.ratio  # of rates: the inverse of that of steps
     return Judged(ratio.decides, "" if ratio.has_winner else ratio.word)
