@@ -6,20 +6,18 @@ from typing import Any
 from bench.backends.registry import FAMILIES, autocasts, backend_of
 from bench.backends.sharding import beside_sharding, sharding_config
 from bench.records.base import Device
-from bench.records.cell import MICRO_BATCHES, Cell
+from bench.records.cell import Cell
 
 
-def accelerate_config(
-    cell: Cell, units: tuple[str, ...] | None, device: Device, batch_per_rank: int | None = None
-) -> dict[str, Any]:
-    """The config that bench passes to `accelerate launch --config_file` for ``cell``.
+def accelerate_config(cell: Cell, units: tuple[str, ...] | None, device: Device) -> dict[str, Any]:
+    """The config that bench passes to `accelerate launch --config_file` for ``cell``. It leaves the micro-batches of a
+    step to the program: a value of DeepSpeed's section would count instead (accelerate/accelerator.py).
 
     Args:
         units: class names of the modules to shard, each as one unit. None: the runner finds them in the model. Empty:
             the model is one unit. A user's config, or else accelerate, says what it wraps.
         device: accelerate gets the same config for a CPU as for a GPU, because its MULTI_CPU type starts only one
             process on a single machine. The runner's device adapter then keeps the ranks on the CPU.
-        batch_per_rank: for the micro-batches of a step. None: the config leaves them to the program.
     """
     backend = backend_of(cell)
     config: dict[str, Any] = {
@@ -51,8 +49,6 @@ def accelerate_config(
                 engine_section["deepspeed_config_file"] = _resolved(engine_section["deepspeed_config_file"], cell)
         elif engine_section.get("gradient_clipping") in (None, "auto"):
             engine_section["gradient_clipping"] = cell.train.max_grad_norm or 0
-        if batch_per_rank and "deepspeed_config_file" not in engine_section:
-            engine_section[MICRO_BATCHES] = cell.micro_batches(batch_per_rank)
         config["deepspeed_config"] = engine_section
     return config
 

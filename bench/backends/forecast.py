@@ -87,7 +87,7 @@ def forecast(cell: Cell, program: Program) -> Forecast:
     several = min(2, cell.micro_batches(1))
     held = list(holdings(cell, program, several))
     lines = upper([_line(one, first, second) for one in held])
-    alone = holdings(cell, program, 1) if several > 1 and cell.global_batch is not None else ()
+    alone = holdings(cell, program, 1) if several > 1 and cell.train.global_batch is not None else ()
     third = [(batch, index) for index, batch in enumerate(more, start=2)]
     forward_end = next(moment for moment in program.moments if moment.event == "forward_end")
     grouped = backend_of(cell).family == "fsdp2"

@@ -72,8 +72,8 @@ def _reduces_once(cell: Cell) -> bool:
 
 def _twice(applies: Callable[[Cell], bool]) -> Callable[[Cell], JsonValue]:
     def value(cell: Cell) -> JsonValue:
-        free = cell.accelerate is None and cell.global_batch is None
-        return 2 * cell.gradient_accumulation_steps if free and applies(cell) else None
+        free = cell.accelerate is None and cell.train.global_batch is None
+        return 2 * cell.train.accumulate if free and applies(cell) else None
 
     return value
 
@@ -207,7 +207,6 @@ def matrix(
     """
     kept = {name: value for name, value in content.items() if name not in ("matrix", "exclude", "claims", "choices")}
     now = {**cell.options, **cell.train.model_dump(mode="json"), **cell.measure.model_dump(mode="json")}
-    now["accumulate"] = cell.gradient_accumulation_steps
     same: dict[str, JsonValue] = {**axes, "batch": batch}
     # An entry of `include` adds a cell only if it differs in an axis; else it would change the cell.
     own: dict[str, JsonValue] = {**same, **{one.name: now[one.name] for one in tried}}

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from bench.errors import InputError
 from bench.imported import fields
 from bench.imported.files import Given
-from bench.records.cell import MICRO_BATCHES, Attempt
+from bench.records.cell import Attempt
 from bench.records.phases import BACKWARD_STEP, PHASE_NAMES
 from bench.units import gib, percent, rate
 
@@ -21,7 +21,7 @@ MOST_LONGER = 2.0
 
 FIX = (
     "batch is the number of samples of one rank in one forward. If several of them make one optimizer step, say so:"
-    f" {MICRO_BATCHES}. If the source contradicts itself, leave one of the two out"
+    " accumulate. If the source contradicts itself, leave one of the two out"
 )
 
 

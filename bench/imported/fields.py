@@ -11,7 +11,7 @@ from bench.matrix.matrix_file import DEFAULT_WORKLOAD
 from bench.matrix.workload_choice import load_workload
 from bench.records import stated
 from bench.records.base import LARGEST, SMALLEST
-from bench.records.cell import MICRO_BATCHES, Measure, Train
+from bench.records.cell import Measure, Train
 from bench.records.machine import LIBRARIES
 from bench.records.precision import PRECISIONS
 
@@ -21,7 +21,7 @@ NOTE = "note"
 """For `--map note=NAME`: keep a column, and take it neither for a setting nor for a figure."""
 RATES = ("samples_per_s_per_gpu", "tokens_per_s", "tokens_per_s_per_gpu", "steps_per_s")
 """What samples/s or a step time follow from."""
-COUNTS = ("batch", "global_batch", MICRO_BATCHES, "num_processes", "devices", "seq_len")
+COUNTS = ("batch", "global_batch", "accumulate", "num_processes", "devices", "seq_len")
 OF_CELL = ("mixed_precision", "memory_limit_bytes", *Train.model_fields, *Measure.model_fields)
 OPTION = r"workload\.[A-Za-z_]\w*"
 """Any other setting of the source's workload."""

@@ -14,7 +14,6 @@ from bench.imported.files import LONGEST_NOTE, Given, Values
 from bench.imported.names import is_figure, plain, setting_of
 from bench.matrix.yaml_file import canonical, show
 from bench.records.base import not_finite
-from bench.records.cell import MICRO_BATCHES
 from bench.records.stated import RESULTS
 from bench.units import counted, rate
 
@@ -164,7 +163,7 @@ def _with_batch(row: Given) -> Given:
     Raises:
         InputError: the batch, the ranks, the micro-batches and the global batch contradict each other.
     """
-    batch, ranks, several = (_whole(row, name) for name in ("batch", "num_processes", MICRO_BATCHES))
+    batch, ranks, several = (_whole(row, name) for name in ("batch", "num_processes", "accumulate"))
     total, place = _whole(row, "global_batch"), row.place("global_batch")
     values = {name: value for name, value in row.values.items() if name != "global_batch"}
     if total is None and batch is None:
@@ -182,7 +181,7 @@ def _with_batch(row: Given) -> Given:
                 field="global_batch",
                 fix="batch is the number of samples of one rank in one forward; leave one of the two out",
             )
-        values |= {"batch": int(each)} | ({MICRO_BATCHES: several} if several and several > 1 else {})
+        values |= {"batch": int(each)} | ({"accumulate": several} if several and several > 1 else {})
     elif total and not batch:
         values["global_batch"] = total  # for the message that the ranks are missing
     return replace(row, values=values)

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from bench.imported.fields import FIELDS
-from bench.records.cell import MICRO_BATCHES, Train
+from bench.records.cell import Train
 from bench.records.figures import PHASE_MEANS, STATED, TIMED
 from bench.units import SCALES
 
@@ -72,7 +72,7 @@ _PATTERNS = {
     r"((local|micro|mini|train micro) ?)?batch( ?size)?(/(gpu|device|rank))?|bs|mbs"
     r"|per (device|gpu) (train )?batch size": "batch",
     r"global (train )?batch( size)?|(total|effective)( train)? batch( size)?|gbs|batch global": "global_batch",
-    r"grad(ient)?s? acc(um(ulation)?)?( steps)?|accum(ulation)?( steps)?|gas": MICRO_BATCHES,
+    r"grad(ient)?s? acc(um(ulation)?)?( steps)?|accum(ulation)?( steps)?|gas": "accumulate",
     r"seq(uence)? ?len(gth)?|context( len(gth)?)?|ctx( len)?|block size|tokens/sample": "seq_len",
     r"(#|num(ber of)?|n|no\.? of) ?(gpus?|devices|processes|ranks)|gpus|ranks|gpu count|world size": GPUS,
     r"gpus?|hardware|gpu (type|name|model)|accelerators?|gpu device": GPUS,

@@ -16,7 +16,7 @@ from bench.matrix.matrix_file import NAME_IN_WORDS
 from bench.matrix.validation import validate
 from bench.matrix.yaml_file import show
 from bench.records.base import Device, Frozen
-from bench.records.cell import MICRO_BATCHES, Attempt, Cell, Measure, Train
+from bench.records.cell import Attempt, Cell, Measure, Train
 from bench.records.figures import CAPACITY_SHARE, STATED, Figure
 from bench.records.machine import LIBRARIES, Machine, StatedHardware
 from bench.records.outcome import INVALID, Failed, Hang, Oom, Outcome, OutcomeKind, Reported, Result, Skipped
@@ -95,7 +95,6 @@ def _result(row: Given, at: str, devices: int) -> Result:
         workload=_required(row, "workload", fields.text),
         options=options,
         num_processes=_required(row, "num_processes", fields.count),
-        gradient_accumulation_steps=_read(row, MICRO_BATCHES, fields.count) or 1,
         mixed_precision=_read(row, "mixed_precision", fields.precision),
         memory_limit_bytes=of_cell.memory_limit_bytes,
         train=of_cell.train,
@@ -104,7 +103,7 @@ def _result(row: Given, at: str, devices: int) -> Result:
     attempt = Attempt(cell=cell, batch_per_rank=_required(row, "batch", fields.count))
     settings = {**cell.model_dump(mode="json"), **cell.train.model_dump(mode="json")}
     settings |= cell.measure.model_dump(mode="json")
-    stated = {name: settings[name] for name in (*fields.OF_CELL, MICRO_BATCHES) if name in row.values}
+    stated = {name: settings[name] for name in fields.OF_CELL if name in row.values}
     return Result(
         attempt=attempt,
         axes={"backend": cell.backend, **options, **stated},

@@ -14,8 +14,6 @@ from bench.records.base import Device
 from bench.records.cell import Attempt, Audit, Walk
 from bench.store.spool import Spec
 
-"""The field of a config of DeepSpeed. The runner sets it, too: a walk has several batches, and other backends have no
-such field."""
 _FINDS = 'import sys; from importlib.util import find_spec as has; sys.exit(not (has("accelerate") and has("bench")))'
 """A program that fails if accelerate or bench is not installed. Importing them would take seconds."""
 
@@ -75,9 +73,7 @@ def files(
     if own is not None:  # a script's config stays as it is, but for its ranks
         config: dict[str, Any] = {**own, "num_processes": attempt.cell.num_processes}
     else:
-        # A script's own value would give way to one of DeepSpeed's section (accelerate/accelerator.py).
-        batch = None if script is not None or isinstance(attempt, Walk) else attempt.batch_per_rank
-        config = backends.accelerate_config(attempt.cell, units, device, batch)
+        config = backends.accelerate_config(attempt.cell, units, device)
     if script is not None:
         port = {"main_process_port": 0} if attempt.cell.num_processes > 1 else {}  # accelerate chooses a free one
         return written | _config_files({**config, **port}, folder)

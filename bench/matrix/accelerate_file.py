@@ -18,8 +18,8 @@ from bench.errors import InputError, near_miss
 from bench.matrix import accelerate_keys as keys
 from bench.matrix import step_batches
 from bench.matrix.yaml_file import Document, Key, dotted, parse, parse_json, place_of, read_text, refusal, show
-from bench.records.cell import MICRO_BATCHES
 from bench.records.precision import PRECISIONS
+from bench.records.script import MICRO_BATCHES
 
 DISTRIBUTED_TYPES = tuple(dict.fromkeys(family.distributed_type for family in FAMILIES.values()))
 _FALSE = ("false", "no", "none")

@@ -20,7 +20,7 @@ from bench.matrix.combinations import (
     check_count,
     combinations,
 )
-from bench.matrix.matrix_file import Launch, Matrix, Training, Values, as_list
+from bench.matrix.matrix_file import Launch, Matrix, Values, as_list
 from bench.matrix.validation import validate
 from bench.matrix.yaml_file import Key, canonical, place_of, refusal, show
 from bench.records.base import not_finite
@@ -151,7 +151,7 @@ def _cell(
             ("measure", "warmup_steps"),
             allowed="2 or more",
         )
-    trained = _validate(matrix, Training, train, "train")
+    trained = _validate(matrix, Train, train, "train")
     ranks = _ranks(matrix, backend, hardware)
     step_batches.check(matrix, trained, train, ranks, searches=searches)
     script.check_values(matrix, options)
@@ -174,13 +174,12 @@ def _cell(
         num_processes=ranks,
         num_nodes=matrix.launch.nodes if ranks > 1 else 1,
         mixed_precision=precision,
-        **step_batches.of_cell(matrix, trained, stored, options),
         memory_limit_bytes=memory_limit(matrix, workload, str(preset), searches, hardware),
-        train=_validate(matrix, Train, {name: train[name] for name in Train.model_fields}, "train"),
+        train=step_batches.with_script(trained, matrix, stored, options),
         measure=measure,
         script=script.script_of(matrix),
     ).without_idle()
-    others = {"preset": preset, "mixed_precision": precision, "backend": backend, **step_batches.axes_of(cell)}
+    others = {"preset": preset, "mixed_precision": precision, "backend": backend}
     return cell, {**cell.train_settings, **cell.options, **others}
 
 

@@ -35,14 +35,13 @@ from bench.matrix.matrix_file import (
     Matrix,
     MatrixFile,
     Measuring,
-    Training,
     Values,
     WorkloadChoice,
 )
 from bench.matrix.validation import check_names, validate
 from bench.matrix.yaml_file import Key, Places, canonical, dotted, place_of, refusal, show
 from bench.records.base import Device
-from bench.records.cell import Measure
+from bench.records.cell import Measure, Train
 from bench.records.machine import Hardware
 from bench.records.plan import RESERVED
 from bench.units import memory_size
@@ -171,7 +170,7 @@ def _paths(data: Values) -> list[str]:
     sections: dict[str, type[BaseModel]] = {
         "launch": Launch,
         "measure": Measuring,
-        "train": Training,
+        "train": Train,
         "workload": WorkloadChoice,
     }
     paths = [f"{section}.{field}" for section, model in sections.items() for field in model.model_fields]
@@ -190,7 +189,7 @@ def _resolve(file: MatrixFile, places: Places, folder: Path, changed: frozenset[
     _refuse_reserved(file, list(workload.Config.model_fields), places)
     script.check_axes(file, places)
     check_names(file.workload.options, ("workload",), list(workload.Config.model_fields), places)
-    names = list(dict.fromkeys([*OWN_AXES, *workload.Config.model_fields, *Training.model_fields]))
+    names = list(dict.fromkeys([*OWN_AXES, *workload.Config.model_fields, *Train.model_fields]))
     check_names(file.matrix, ("matrix",), names, places, file.fix_for_axis)
     check_names(file.defaults, ("defaults",), names, places, file.fix_for_axis)
     for name, entries in (("exclude", file.exclude), ("include", file.include)):

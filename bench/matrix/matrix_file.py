@@ -60,17 +60,6 @@ Axis = Annotated[list[JsonValue], BeforeValidator(as_list), Field(min_length=1)]
 """The values of an axis; a single value needs no brackets."""
 
 
-class Training(Train):
-    """Settings of the training step, and how many batches it takes."""
-
-    accumulate: Annotated[int, Field(ge=1, le=10_000)] = 1
-    """Micro-batches of one optimizer step: each rank adds up the gradients of so many batches. `batch` is the size of
-    one of them; samples/s counts all."""
-    global_batch: Annotated[int, Field(ge=1, le=2**40)] | None = None
-    """Instead of `accumulate`: the samples of one optimizer step of all ranks. Each rank takes as many micro-batches of
-    `batch` as that needs, and only batches that divide it are measured."""
-
-
 class Launch(Frozen):
     """How the ranks are started."""
 
@@ -153,7 +142,7 @@ class MatrixFile(Frozen):
     slurm: Slurm = Slurm()
     """With ``--launcher slurm``: the job to ask for."""
     measure: Measuring = Measuring()
-    train: Training = Training()
+    train: Train = Train()
     probe: Goal = Goal()
     """How ``batch: probe`` searches."""
     choices: list[str] = Field(default_factory=list)
@@ -268,7 +257,7 @@ def json_schema() -> dict[str, Any]:
         "batch": batch,
         "preset": {"type": "string", "description": "One of the workload's presets, or auto."},
         "mixed_precision": {"enum": list(PRECISIONS)},
-        **Training.model_json_schema()["properties"],
+        **Train.model_json_schema()["properties"],
     }
     for field in fields.values():
         field.pop("default", None)

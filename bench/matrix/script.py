@@ -16,8 +16,8 @@ from bench.matrix.combinations import Combination
 from bench.matrix.matrix_file import Matrix, MatrixFile
 from bench.matrix.yaml_file import Key, Places, refusal, show
 from bench.records.base import Device
-from bench.records.cell import MICRO_BATCHES, Measure
-from bench.records.script import CALLED_MICRO_BATCHES, IN_LOG, Script, placeholders
+from bench.records.cell import Measure
+from bench.records.script import CALLED_MICRO_BATCHES, IN_LOG, MICRO_BATCHES, Script, placeholders
 from bench.records.stated import FIGURES
 from bench.workloads import Definition, Workload
 

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 from bench.errors import InputError
 from bench.matrix import yaml_file
-from bench.records.cell import MICRO_BATCHES
-from bench.records.script import CALLED_MICRO_BATCHES, WORLDS
+from bench.records.script import CALLED_MICRO_BATCHES, MICRO_BATCHES, WORLDS
 
 BATCHES = (
     "per_device_train_batch_size",

@@ -1,7 +1,6 @@
 """How many batches make one optimizer step: who may say it, and who may not. Pure."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from pydantic import JsonValue
 
@@ -9,10 +8,10 @@ from bench.backends.registry import section
 from bench.errors import InputError
 from bench.matrix import script
 from bench.matrix.combinations import Combination, Value
-from bench.matrix.matrix_file import Matrix, Training, Values
+from bench.matrix.matrix_file import Matrix, Values
 from bench.matrix.yaml_file import Key, Places, dotted, place_of, refusal, show
-from bench.records.cell import MICRO_BATCHES, Cell
-from bench.records.script import CALLED_MICRO_BATCHES, Script
+from bench.records.cell import Train
+from bench.records.script import CALLED_MICRO_BATCHES, MICRO_BATCHES, Script
 
 OWN: Key = ("train", "accumulate")
 VARIABLE = "ACCELERATE_GRADIENT_ACCUMULATION_STEPS"
@@ -98,7 +97,7 @@ def notes(matrix: Matrix, name: str, content: Values) -> Iterator[str]:
         )
 
 
-def check(matrix: Matrix, trained: Training, train: Combination, ranks: int, *, searches: bool) -> None:
+def check(matrix: Matrix, trained: Train, train: Combination, ranks: int, *, searches: bool) -> None:
     """Raises InputError for a global batch beside `accumulate`, which follows from it, and for one that the ranks, or
     the candidates of a search, do not divide."""
     if (whole := trained.global_batch) is None:
@@ -120,15 +119,16 @@ def check(matrix: Matrix, trained: Training, train: Combination, ranks: int, *, 
     raise refusal(f"{show(given.value)} {problem}", matrix.places, given.key, **more)
 
 
-def of_cell(matrix: Matrix, trained: Training, stored: Values, given: Combination) -> dict[str, Any]:
-    """The fields of a cell that say it.
+def with_script(train: Train, matrix: Matrix, stored: Values, given: Combination) -> Train:
+    """``train``, where a script says itself how many batches make one step.
 
     Args:
         stored, given: the values that a script gets, and where they were given.
     """
     command = script.script_of(matrix)
-    several = trained.accumulate if command is None else _of_script(command, matrix, stored, given)
-    return {MICRO_BATCHES: several, "global_batch": trained.global_batch}
+    if command is None:
+        return train
+    return train.model_copy(update={"accumulate": _of_script(command, matrix, stored, given)})
 
 
 def _is_handed_over(matrix: Matrix) -> bool:
@@ -161,9 +161,3 @@ def _of_script(command: Script, matrix: Matrix, options: Values, given: Combinat
             fix="give the axis another name if it means something else",
         )
     return steps
-
-
-def axes_of(cell: Cell) -> Values:
-    """The same by the names that an axis has."""
-    several: Values = {} if cell.global_batch else {"accumulate": cell.gradient_accumulation_steps}
-    return {"global_batch": cell.global_batch, **several}

@@ -82,6 +82,12 @@ class Train(Frozen):
     weight_decay: Annotated[Finite, Field(ge=0)] = 0.01
     max_grad_norm: Annotated[Finite, Field(gt=0)] | None = 1.0
     """Gradients are clipped to this global norm. null: they are not clipped."""
+    accumulate: Annotated[int, Field(ge=1, le=10_000)] = 1
+    """Micro-batches of one optimizer step: each rank adds up the gradients of so many batches. `batch` is the size of
+    one of them; samples/s counts all."""
+    global_batch: Annotated[int, Field(ge=1, le=2**40)] | None = None
+    """Instead of `accumulate`: the samples of one optimizer step of all ranks. Each rank takes as many micro-batches of
+    `batch` as that needs, and only batches that divide it are measured."""
     accumulate_sync: Literal["last", "each"] | None = None
     """With `accumulate`: reduce gradients between ranks in the ``last`` micro-batch of a step, or in ``each``. null: as
     accelerate does, the last; ZeRO-2 and ZeRO-3 can only reduce in each."""
@@ -132,20 +138,6 @@ HOLD_WHOLE_WEIGHTS = ("single", "ddp")
 way."""
 
 
-MICRO_BATCHES = "gradient_accumulation_steps"
-"""The field for the micro-batches of an optimizer step, by the name that accelerate, DeepSpeed and transformers share.
-"""
-
-LATER: dict[tuple[str, ...], object] = {
-    ("global_batch",): None,
-    ("measure", "warmup_s"): 0.0,
-    ("train", "numa_binding"): True,
-    ("train", "accumulate_sync"): None,
-    ("train", "bucket_mb"): 25,
-}
-"""Settings that stored cells may lack, with the values that these have: an id leaves them out."""
-
-
 class Cell(Frozen):
     """One point of the matrix without its batch: everything that determines what a step computes and where."""
 
@@ -163,12 +155,6 @@ class Cell(Frozen):
     """Nodes over which the ranks are spread evenly."""
     mixed_precision: str | None
     """A `MixedPrecision`. Of imported figures whatever their source says, such as fp8; null where it says nothing."""
-    gradient_accumulation_steps: AtLeastOne = 1
-    """Micro-batches of a rank whose gradients add up to one optimizer step: `train.accumulate` of a matrix, or what a
-    script's command says. 1 with ``global_batch``: see `micro_batches`."""
-    global_batch: AtLeastOne | None = None
-    """Samples of one optimizer step at any batch: each rank takes as many micro-batches as that needs. null: the step
-    grows with the batch."""
     memory_limit_bytes: Annotated[int, Field(ge=1)] | None = None
     """Enforced per rank; null allows all of the device's memory."""
     train: Train = Train()
@@ -184,19 +170,20 @@ class Cell(Frozen):
 
     @model_validator(mode="after")
     def _one_accumulation(self) -> Self:
-        if self.global_batch is not None and self.gradient_accumulation_steps > 1:
-            raise ValueError("global_batch and gradient_accumulation_steps both say how many batches make one step")
+        if self.train.global_batch is not None and self.train.accumulate > 1:
+            raise ValueError("global_batch and accumulate both say how many batches make one step")
         return self
 
     def divides(self, batch_per_rank: int) -> bool:
         """Whether micro-batches of this size make the global batch."""
-        return self.global_batch is None or self.global_batch % (self.num_processes * batch_per_rank) == 0
+        whole = self.train.global_batch
+        return whole is None or whole % (self.num_processes * batch_per_rank) == 0
 
     def micro_batches(self, batch_per_rank: int) -> int:
         """Micro-batches of a rank in one optimizer step."""
-        if self.global_batch is None:
-            return self.gradient_accumulation_steps
-        return self.global_batch // (self.num_processes * batch_per_rank)
+        if self.train.global_batch is None:
+            return self.train.accumulate
+        return self.train.global_batch // (self.num_processes * batch_per_rank)
 
     def rank_samples_per_step(self, batch_per_rank: int) -> int:
         """Of one optimizer step."""
@@ -234,15 +221,7 @@ class Cell(Frozen):
     @property
     def accumulates(self) -> bool:
         """Whether a step has several micro-batches, at some batch."""
-        return self.gradient_accumulation_steps > 1 or self.global_batch is not None
-
-    @property
-    def step_settings(self) -> dict[str, JsonValue]:
-        """What a matrix says of the samples of a step, but for defaults. A script has an option for it."""
-        if self.global_batch is not None:
-            return {"global_batch": self.global_batch}
-        several = self.gradient_accumulation_steps
-        return {"accumulate": several} if several > 1 and self.script is None else {}
+        return self.train.accumulate > 1 or self.train.global_batch is not None
 
     @property
     def ranks_per_node(self) -> int:
@@ -271,13 +250,18 @@ class Cell(Frozen):
     @property
     def idle(self) -> set[str]:
         """The settings of ``train`` that do not apply."""
-        applies = {"weights": self.chooses_weights, "accumulate_sync": self.accumulates}
+        applies = {
+            "weights": self.chooses_weights,
+            "accumulate": self.train.global_batch is None,
+            "accumulate_sync": self.accumulates,
+        }
         return {name for name, does in applies.items() if not does}
 
     @property
     def train_settings(self) -> dict[str, JsonValue]:
-        """``train`` without what does not apply."""
-        return self.train.model_dump(mode="json", exclude=self.idle)
+        """``train`` without what does not apply, and what a script has an option for."""
+        optional = set() if self.script is None else {"accumulate"}
+        return self.train.model_dump(mode="json", exclude=self.idle | optional)
 
     def without_idle(self) -> Self:
         """With the defaults of settings that do not apply: cells that would do the same are one."""
@@ -288,10 +272,6 @@ class Cell(Frozen):
     def id(self) -> str:
         """Ten hex digits of the content's hash."""
         content = self.model_dump(mode="json")
-        for (*section, name), value in LATER.items():
-            part = content[section[0]] if section else content
-            if part[name] == value:
-                del part[name]
         text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
         return hashlib.sha256(text.encode()).hexdigest()[:10]
 
@@ -392,7 +372,9 @@ class Attempt(Frozen):
         if self.short and self.launch > 1:
             raise ValueError(f"launch {self.launch} of a short attempt, which is launched once")
         if not self.cell.divides(self.batch_per_rank):
-            raise ValueError(f"batch {self.batch_per_rank} does not divide the global batch {self.cell.global_batch}")
+            raise ValueError(
+                f"batch {self.batch_per_rank} does not divide the global batch {self.cell.train.global_batch}"
+            )
         return self
 
     @property
@@ -436,7 +418,8 @@ class Walk(Frozen):
     def trained(self) -> Cell:
         """The cell with at most two micro-batches in a step: more hold no more memory."""
         several = min(2, self.cell.micro_batches(self.batches_per_rank[0]))
-        return self.cell.model_copy(update={"global_batch": None, "gradient_accumulation_steps": several})
+        train = self.cell.train.model_copy(update={"global_batch": None, "accumulate": several})
+        return self.cell.model_copy(update={"train": train})
 
     @property
     def slug(self) -> str:

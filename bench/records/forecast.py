@@ -120,7 +120,7 @@ class Forecast(Frozen):
             return max(0, math.floor(min(batches)))
 
         found = most(self.lines)
-        if not self.alone or (whole := self.cell.global_batch) is None:
+        if not self.alone or (whole := self.cell.train.global_batch) is None:
             return found
         alone = most(self.alone)
         return max(found, alone) if alone >= whole // self.cell.num_processes else found

@@ -19,7 +19,7 @@ from bench.records.base import (
     Rank,
     Settings,
 )
-from bench.records.cell import MICRO_BATCHES, Attempt, Measure, Train
+from bench.records.cell import Attempt, Measure, Train
 from bench.records.conditions import Conditions
 from bench.records.figures import PEAK_ALLOCATED, PEAK_RESERVED, STATED, Figure
 from bench.records.hang import Stuck
@@ -238,8 +238,6 @@ INVALID = KindTraits(word="invalid", verb="was measured, but its figures are wro
 SETTINGS = (
     "num_nodes",
     "mixed_precision",
-    MICRO_BATCHES,
-    "global_batch",
     "memory_limit_bytes",
     *Train.model_fields,
     *Measure.model_fields,

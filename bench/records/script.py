@@ -10,6 +10,8 @@ from pydantic import Field, JsonValue
 
 from bench.records.base import Frozen, written
 
+MICRO_BATCHES = "gradient_accumulation_steps"
+"""What accelerate, DeepSpeed and transformers call the number of micro-batches of an optimizer step."""
 CALLED_MICRO_BATCHES = frozenset(
     {"gradient_accumulation_steps", "gradient_accumulation", "grad_accumulation_steps", "grad_accumulation"}
     | {"grad_accum_steps", "grad_accum", "accumulation_steps", "accum_steps", "accumulate_grad_batches"}

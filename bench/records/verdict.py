@@ -106,9 +106,9 @@ class Goal(Frozen):
 
     def of(self, cell: Cell) -> "Goal":
         """The goal of the search of ``cell``."""
-        if cell.global_batch is None:
+        if cell.train.global_batch is None:
             return self
-        return OfDivisors(**self.model_dump(), share=cell.global_batch // cell.num_processes)
+        return OfDivisors(**self.model_dump(), share=cell.train.global_batch // cell.num_processes)
 
 
 class OfDivisors(Goal):

@@ -128,7 +128,6 @@ def controlled_of(result: Result) -> dict[str, JsonValue]:
         "num_processes": cell.num_processes,
         "num_nodes": cell.num_nodes,
         "mixed_precision": cell.mixed_precision,
-        **cell.step_settings,
         **_step_of(cell),
         **observed,
         **_of_machine(machine),

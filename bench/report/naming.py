@@ -37,10 +37,10 @@ def micro_batches_in_words(plan: CellPlan) -> list[str]:
     cell = plan.cell
     if not cell.accumulates:
         return []
-    if cell.global_batch is None:
+    if cell.train.global_batch is None:
         return [f"{MICRO_BATCHES_CAPTION} {cell.micro_batches(1)}"]
     if plan.search:
-        return [f"{MICRO_BATCHES_CAPTION} up to a global batch of {cell.global_batch}"]
+        return [f"{MICRO_BATCHES_CAPTION} up to a global batch of {cell.train.global_batch}"]
     return [f"{MICRO_BATCHES_CAPTION} {cell.micro_batches(batch)} at batch {batch}" for batch in plan.batches]
 
 

@@ -143,7 +143,7 @@ def row_of(
         settings=settings or settings_of(result),
         batch_per_rank=attempt.batch_per_rank,
         batch_global=round(outcome.samples_per_step(attempt)) if isinstance(outcome, Ok) else attempt.batch_global,
-        global_batch=attempt.cell.global_batch,
+        global_batch=attempt.cell.train.global_batch,
         world_size=attempt.cell.num_processes,
         outcome=outcome.kind,
         reason=_reason(result),

@@ -18,10 +18,11 @@ from torch.optim.lr_scheduler import LambdaLR
 from bench import workloads
 from bench.backends import FAMILIES, Family, autocasts, backend_of, fp32_weights
 from bench.errors import WorkloadError
-from bench.records.cell import MICRO_BATCHES, Cell
+from bench.records.cell import Cell
 from bench.records.phases import Stage
 from bench.records.precision import SCALED
 from bench.records.rank_outcome import Work
+from bench.records.script import MICRO_BATCHES
 from bench.runner import sharding, tensors
 from bench.runner.compiled import compile_as_requested
 from bench.runner.coverage import Used

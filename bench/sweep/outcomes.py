@@ -129,5 +129,5 @@ def script_settings(cell: Cell) -> tuple[str, ...] | None:
     if cell.script is None:
         return None
     script, given = cell.script, ["memory_limit_bytes", *(OBSERVED_SETTINGS if cell.script.is_observed else ())]
-    given += ["global_batch"] if cell.global_batch else []
+    given += ["global_batch"] if cell.train.global_batch else []
     return tuple(name for name in SETTINGS if name in given or script.uses(*OF_BENCH.get(name, (name,))))

@@ -53,18 +53,11 @@ TYPES = {
 }
 
 
-def test_the_config_of_an_attempt_accumulates_as_its_batch_asks() -> None:
-    """Whoever copies it trains at the same global batch."""
-    for batch, several in ((4, 4), (16, 1)):
-        attempt = Attempt(cell=of("zero2", global_batch=32), batch_per_rank=batch)
-        written = attempt_files.files(attempt, UNITS, "cuda", {}, "/there")["accelerate.yaml"]
-        assert f"  gradient_accumulation_steps: {several}\n" in written
-
-
-def test_the_config_of_a_script_leaves_it_to_the_script() -> None:
+@pytest.mark.parametrize("command", [None, ("python", "train.py", "{batch}", "{accelerate_config}")])
+def test_the_config_leaves_the_micro_batches_to_the_program(command: tuple[str, ...] | None) -> None:
     """accelerate prefers the value of DeepSpeed's section to that of `Accelerator(gradient_accumulation_steps=4)`."""
-    command = ("python", "train.py", "{batch}", "{accelerate_config}")
-    attempt = Attempt(cell=of("zero2", script=Script(command=command)), batch_per_rank=4)
+    script = None if command is None else Script(command=command)
+    attempt = Attempt(cell=of("zero2", script=script, train={"global_batch": 32}), batch_per_rank=4)
     assert "gradient_accumulation" not in attempt_files.files(attempt, UNITS, "cuda", {}, "/there")["accelerate.yaml"]
 
 

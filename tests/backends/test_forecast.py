@@ -267,8 +267,7 @@ def test_what_is_held_from_one_micro_batch_to_the_next(
     one = cell(
         backend,
         num_processes=1 if backend == "single" else ranks,
-        gradient_accumulation_steps=4,
-        train=Train.model_validate({"accumulate_sync": sync}),
+        train={"accumulate": 4, "accumulate_sync": sync},
     )
     found = list(holdings(one, program(), 2))
     second = next(at for at in range(1, len(found)) if (found[at - 1].when, found[at].when) == ("backward", "forward"))
@@ -279,9 +278,9 @@ def test_what_is_held_from_one_micro_batch_to_the_next(
 
 
 def test_a_batch_that_makes_the_global_batch_alone_holds_less() -> None:
-    one = cell("fsdp2", global_batch=64, num_processes=8)
+    one = cell("fsdp2", train={"global_batch": 64}, num_processes=8)
     found, alone = forecast(one, program()), forecast(cell("fsdp2", num_processes=8), program())
-    several = forecast(cell("fsdp2", gradient_accumulation_steps=2, num_processes=8), program())
+    several = forecast(cell("fsdp2", train={"accumulate": 2}, num_processes=8), program())
     assert [found.allocated_bytes(batch) for batch in (4, 8)] == [several.allocated_bytes(4), alone.allocated_bytes(8)]
     assert several.allocated_bytes(8) > alone.allocated_bytes(8)
     assert found.largest(alone.needed_bytes(8)) == 8

@@ -68,7 +68,7 @@ def test_in_bf16_losses_are_those_of_one_large_batch_within_its_rounding(tmp_pat
             losses(result)
             for several in (1, 4)
             for result in found
-            if (result.attempt.cell.backend, result.attempt.cell.gradient_accumulation_steps) == (backend, several)
+            if (result.attempt.cell.backend, result.attempt.cell.train.accumulate) == (backend, several)
         )
         assert one[0] != pytest.approx(one[-1], rel=2 * BF16)
         assert several == pytest.approx(one, rel=BF16), backend
@@ -84,7 +84,7 @@ def of(results: list[Result], backend: str, accumulate: int, sync: str | None = 
     (found,) = (
         result
         for result in results
-        if (result.attempt.cell.backend, result.attempt.cell.gradient_accumulation_steps) == (backend, accumulate)
+        if (result.attempt.cell.backend, result.attempt.cell.train.accumulate) == (backend, accumulate)
         and result.attempt.cell.train.accumulate_sync == sync
         and (backend, result.attempt.batch_global) != ("single", SAMPLES)
     )

@@ -111,7 +111,7 @@ def test_advice_is_bounded_by_what_it_addresses_and_each_setting_is_a_cell_of_it
 
 
 def test_a_given_global_batch_is_not_enlarged() -> None:
-    found = advice(explained("a", 0.1, 0.1), a_cell("fsdp2", global_batch=32))
+    found = advice(explained("a", 0.1, 0.1), a_cell("fsdp2", train={"global_batch": 32}))
     assert "accumulate" not in {one.name for one in found}
 
 

@@ -111,7 +111,7 @@ def test_llm_foundrys_table_with_global_batches_and_tokens(tmp_path: Path) -> No
     assert list(rows["samples_per_s_global"]) == [pytest.approx(158.5, rel=1e-3), pytest.approx(7372 / 8192)]
     assert list(rows["mixed_precision"]) == ["bf16", "fp8"]
     assert list(rows["backend"]) == ["fsdp", "fsdp_grad_op"]
-    assert list(rows["gradient_accumulation_steps"]) == [2, 16]
+    assert list(rows["accumulate"]) == [2, 16]
     assert list(rows["workload"]) == ["9b", "40b"]
     notes = json.loads(rows["notes"][1])
     assert (notes["MFU"], notes["Throughput (T/s)"], notes["NumParams"]) == ("25.1", "7372", "40000000000")
@@ -272,7 +272,7 @@ def test_everything_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
 def test_accumulation_follows_from_the_global_batch(tmp_path: Path) -> None:
     text = "backend,global_batch,batch,step_time_s\nddp,64,4,2\n"
     (result,) = imported(tmp_path, "t.csv", text, "num_processes=8", "workload=w").results
-    assert (result.attempt.cell.gradient_accumulation_steps, result.attempt.batch_global) == (2, 64)
+    assert (result.attempt.cell.train.accumulate, result.attempt.batch_global) == (2, 64)
     measured = summarize([result]).rows[0].measured
     assert measured is not None
     assert measured.samples_per_s_global == 32.0

@@ -23,7 +23,7 @@ def read(
     script = Script(command=("train", "{batch}", "{out}", *words), result=result)
     file = folder / "script.json"
     file.write_text(content if isinstance(content, str) else json.dumps(content))
-    of = cell("ddp", script=script, options={"num_cams": 2, "width": 64}, gradient_accumulation_steps=accumulation)
+    of = cell("ddp", script=script, options={"num_cams": 2, "width": 64}, train={"accumulate": accumulation})
     return read_result(file, Attempt(cell=of, batch_per_rank=4), hardware)
 
 
@@ -86,7 +86,7 @@ def test_the_names_of_a_trainer(tmp_path: Path) -> None:
     )  # it accumulates, and the matrix does not say so
     assert isinstance(why, str)
     assert "64 samples a step are impossible: batch 4 on 2 ranks gives 8" in why
-    assert "gradient_accumulation_steps" in why
+    assert "accumulate" in why
     rounded = {**trainer, "train_samples_per_second": 0.035, "train_steps_per_second": 0.004}
     assert figures(tmp_path, rounded).figures.samples_per_s_global == 0.035
 

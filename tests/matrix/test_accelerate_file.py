@@ -339,10 +339,10 @@ def test_older_keys_of_offload_are_offload(own: Load) -> None:
 def test_its_accumulation_is_that_of_the_cell(own: Callable[..., Matrix], engine: dict[str, Any] | None) -> None:
     config = JSON if engine else {**ZERO2, "deepspeed_config": {"zero_stage": 2, "gradient_accumulation_steps": 4}}
     matrix = own(config, engine)
-    assert (cell_of(matrix).gradient_accumulation_steps, cell_of(matrix).samples_per_step(1)) == (4, 8)
+    assert (cell_of(matrix).train.accumulate, cell_of(matrix).samples_per_step(1)) == (4, 8)
     assert not [note for note in matrix.notes if "accum" in note]
     stated = own(config, engine, ROWS + "train: {accumulate: 2}\n")
-    assert cell_of(stated).gradient_accumulation_steps == 4
+    assert cell_of(stated).train.accumulate == 4
     assert "mine: its own config sets gradient_accumulation_steps 4, and not train.accumulate 2" in stated.notes
     assert cell_of(own(config, engine, ROWS.replace("}, batch", "}, accumulate: 4, batch"))).id == cell_of(matrix).id
     for wrong, field in (
@@ -359,5 +359,5 @@ def test_its_accumulation_is_that_of_the_cell(own: Callable[..., Matrix], engine
 def test_what_it_leaves_open_is_the_matrix_s(own: Callable[..., Matrix], written: int | str | None) -> None:
     stated = {} if written is None else {"gradient_accumulation_steps": written}
     matrix = own(JSON, {**STAGE, **stated}, ROWS + "train: {accumulate: 2}\n")
-    assert cell_of(matrix).gradient_accumulation_steps == 2
+    assert cell_of(matrix).train.accumulate == 2
     assert not [note for note in matrix.notes if "accum" in note]

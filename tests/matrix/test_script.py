@@ -125,7 +125,7 @@ def test_the_accumulation_of_a_script_counts_in_its_global_batch(
 ) -> None:
     plans = expand(load_text(text(more, f"matrix: {{batch: 2, num_cams: 1, {axes}}}\n")), CPU)
     attempts = [Attempt(cell=plan.cell, batch_per_rank=2) for plan in plans]
-    assert [attempt.cell.gradient_accumulation_steps for attempt in attempts] == steps
+    assert [attempt.cell.train.accumulate for attempt in attempts] == steps
     assert [attempt.batch_global for attempt in attempts] == [2 * count for count in steps]
 
 

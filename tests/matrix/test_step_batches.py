@@ -12,7 +12,7 @@ from bench.matrix import Matrix, expand, left_out
 
 def test_micro_batches_are_an_axis_and_belong_to_the_cell() -> None:
     plans = plans_of(matrix={"backend": ["ddp"], "accumulate": [1, 4], "batch": [2]})
-    assert [plan.cell.gradient_accumulation_steps for plan in plans] == [1, 4]
+    assert [plan.cell.train.accumulate for plan in plans] == [1, 4]
     assert [plan.axes["accumulate"] for plan in plans] == [1, 4]
     assert [plan.cell.samples_per_step(2) for plan in plans] == [4, 16]
     assert len({plan.cell.id for plan in plans}) == 2
@@ -21,7 +21,7 @@ def test_micro_batches_are_an_axis_and_belong_to_the_cell() -> None:
 def test_accumulation_follows_from_a_global_batch_and_what_does_not_divide_is_left_out() -> None:
     axes = {"backend": ["single", "ddp"], "global_batch": [12, None], "batch": [2, 3, 4, "probe"]}
     matrix = matrix_of(matrix=axes)
-    found = {(plan.cell.backend, plan.cell.global_batch): plan for plan in expand(matrix, CPU)}
+    found = {(plan.cell.backend, plan.cell.train.global_batch): plan for plan in expand(matrix, CPU)}
     assert {key: plan.batches for key, plan in found.items()} == {
         ("single", 12): (2, 3, 4),
         ("ddp", 12): (2, 3),
@@ -39,7 +39,7 @@ def test_accumulation_follows_from_a_global_batch_and_what_does_not_divide_is_le
 
 def test_a_cell_of_which_no_batch_divides_is_left_out() -> None:
     plans = plans_of(matrix={"backend": ["ddp"], "global_batch": [8, 12], "batch": [3]})
-    assert [(plan.cell.global_batch, plan.batches) for plan in plans] == [(12, (3,))]
+    assert [(plan.cell.train.global_batch, plan.batches) for plan in plans] == [(12, (3,))]
 
 
 @pytest.mark.parametrize(

@@ -706,8 +706,11 @@ def test_a_backend_without_a_batch_within_the_headroom_is_named() -> None:
 
 
 def test_at_a_global_batch_the_answer_names_micro_batch_and_accumulation() -> None:
-    ddp = [measured(2, 0.4, global_batch=16), measured(4, 0.3, global_batch=16)]
-    zero = [measured(2, 0.35, backend="zero2", global_batch=16), measured(8, 0.2, backend="zero2", global_batch=16)]
+    ddp = [measured(2, 0.4, train={"global_batch": 16}), measured(4, 0.3, train={"global_batch": 16})]
+    zero = [
+        measured(2, 0.35, backend="zero2", train={"global_batch": 16}),
+        measured(8, 0.2, backend="zero2", train={"global_batch": 16}),
+    ]
     (first, *_) = told([*ddp, *zero])
     assert first.startswith(
         "At a global batch of 16 on 2 ranks: train with zero2, micro-batch 8, accumulate 1: 80.0 samples/s, 1.50"
@@ -739,7 +742,7 @@ def test_the_tasks_of_a_report_are_judged_together() -> None:
 
 
 def test_global_batches_are_tasks_of_their_own_and_said_where_steps_accumulate() -> None:
-    several = [measured(2, 0.1, global_batch=whole) for whole in (16, 32)]
+    several = [measured(2, 0.1, train={"global_batch": whole}) for whole in (16, 32)]
     lines = told(several)
     assert [line.partition(":")[0] for line in lines] == [
         "At a global batch of 16 on 2 ranks",
@@ -748,8 +751,8 @@ def test_global_batches_are_tasks_of_their_own_and_said_where_steps_accumulate()
     summary = summarize(several)
     (compared,) = advise(summary, choices=frozenset({"global_batch"}))
     assert not compared.task
-    grown = [measured(2, 0.2, gradient_accumulation_steps=2), measured(4, 0.3, gradient_accumulation_steps=2)]
-    grown += [measured(2, 0.1, backend="fsdp", gradient_accumulation_steps=2)]
+    grown = [measured(2, 0.2, train={"accumulate": 2}), measured(4, 0.3, train={"accumulate": 2})]
+    grown += [measured(2, 0.1, backend="fsdp", train={"accumulate": 2})]
     shown = rendered(grown)
     assert re.search(r"batch per rank *\| accumulate *\| global batch", shown)
     assert re.search(r"\| best against best, global batches 16 \(A\) and 8 \(B\) +\|", shown)

@@ -188,7 +188,7 @@ def test_the_best_recorded_batch_is_described() -> None:
         ranks = ok(*((step_s,) * 3,) * 2, backend="zero2").ranks
         changes = {"traffic": None if calls is None else parts}
         outcome = Ok(ranks=tuple(one.model_copy(update=changes) for one in ranks))
-        return result(outcome, backend="zero2", batch=batch, global_batch=32)
+        return result(outcome, backend="zero2", batch=batch, train={"global_batch": 32})
 
     table = communication_table(summarize([at(4, 0.4, 4), at(8, 0.2, 2), at(16, 0.1, 1)]))
     assert [row for row in table.rows if row[1] == "all-reduce"] == [

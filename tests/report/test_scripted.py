@@ -3,6 +3,7 @@
 import pytest
 from examples import cell, launched, rendered, result
 
+from bench.records.cell import Train
 from bench.records.outcome import Result, Scripted
 from bench.records.script import Script
 from bench.report.compare import compare_runs
@@ -69,7 +70,7 @@ def test_an_axis_of_a_script_may_have_the_name_of_a_setting_of_training() -> Non
 def test_an_optimizer_step_has_all_the_batches_that_a_script_accumulates() -> None:
     results = []
     for one in scripted("ddp")[:1]:
-        of = one.attempt.cell.model_copy(update={"gradient_accumulation_steps": 4, "options": {"accum": 4}})
+        of = one.attempt.cell.model_copy(update={"train": Train(accumulate=4), "options": {"accum": 4}})
         results.append(one.model_copy(update={"attempt": one.attempt.model_copy(update={"cell": of})}))
     (row,) = summarize(results).rows
     assert row.batch_global == 8 * 2 * 4

@@ -176,7 +176,7 @@ def test_state_and_peak_are_of_batches_that_hold_gradients_as_the_best_one_does(
     results = [
         result(
             ok(*((step_s,) * 3,) * 2, backend="fsdp", memory=vram(peak, 60)),
-            backend="fsdp", batch=batch, machine=CUDA_MACHINE, global_batch=16, mixed_precision="no",
+            backend="fsdp", batch=batch, machine=CUDA_MACHINE, train={"global_batch": 16}, mixed_precision="no",
         )
         for batch, peak, step_s in ((2, 14.0, 0.4), (4, 18.0, 0.3), (8, 20.0, 0.1))
     ]  # fmt: skip
@@ -381,10 +381,10 @@ def test_every_peak_has_a_source() -> None:
         ("fsdp", "fp16", {}, 2),
         ("fsdp", "no", {}, 4),
         ("fsdp_grad_op", "bf16", {}, 2),
-        ("fsdp2", "bf16", {"train": Train(accumulate_sync="each")}, 4 / 8),
-        ("fsdp2", "bf16", {"gradient_accumulation_steps": 1}, 4 / 8),
-        ("fsdp2", "bf16", {"gradient_accumulation_steps": 1, "global_batch": 64}, 4),
-        ("fsdp2", "bf16", {"gradient_accumulation_steps": 1, "global_batch": 16}, 4 / 8),
+        ("fsdp2", "bf16", {"accumulate_sync": "each"}, 4 / 8),
+        ("fsdp2", "bf16", {"accumulate": 1}, 4 / 8),
+        ("fsdp2", "bf16", {"accumulate": 1, "global_batch": 64}, 4),
+        ("fsdp2", "bf16", {"accumulate": 1, "global_batch": 16}, 4 / 8),
         ("zero2", "bf16", {}, 2 / 8),
     ],
 )
@@ -396,8 +396,9 @@ def test_fsdp_holds_whole_gradients_up_to_the_last_micro_batch(
     more = {"reduction_dtype": "float32"} if backend == "fsdp2" else {}
     ran = world(kinds[backend], 8, GB, **more)
     eight = tuple(rank(number).model_copy(update={"regime": ran}) for number in range(8))
-    fields = {"gradient_accumulation_steps": 4, "mixed_precision": precision, **changes}
-    (cell,) = summarize([result(Ok(ranks=eight), backend=backend, **fields)]).cells
+    train = {"accumulate": 4, **changes}
+    asked = result(Ok(ranks=eight), backend=backend, mixed_precision=precision, train=train)
+    (cell,) = summarize([asked]).cells
     found = theory_of(cell).state
     assert found
     assert found.gradients == gradients * GB

@@ -288,7 +288,8 @@ def test_an_attempt_reads_the_energy_counter_around_its_window(tmp_path: Path, m
 
     here = Here(0, Device(), tmp_path, BeatFile(tmp_path, 0))
     asked = attempt()
-    cell = asked.cell.model_copy(update={"gradient_accumulation_steps": micro_batches})
+    train = asked.cell.train.model_copy(update={"accumulate": micro_batches})
+    cell = asked.cell.model_copy(update={"train": train})
     asked = asked.model_copy(update={"cell": cell})
     found = _measure(asked, "cpu", job_of(), here, 0.0, contextlib.ExitStack())
     assert found.metered == Metered(amounts={"joules": 90}, samples=3 * micro_batches * BATCH)

@@ -44,7 +44,7 @@ def test_a_script_that_the_kernel_killed(
 def test_the_global_batch_of_a_script_is_known() -> None:
     """Else rows of different ones were one task."""
     script = Script(command=("train", "{batch}", "{gas}"))
-    assert "global_batch" in (script_settings(cell("ddp", script=script, global_batch=8)) or ())
+    assert "global_batch" in (script_settings(cell("ddp", script=script, train={"global_batch": 8})) or ())
     assert "global_batch" not in (script_settings(cell("ddp", script=script)) or ())
 
 

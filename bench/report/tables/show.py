@@ -11,7 +11,7 @@ from pydantic import JsonValue
 
 from bench.errors import one_line
 from bench.records.base import written
-from bench.records.cell import MICRO_BATCHES, Regime
+from bench.records.cell import Regime
 from bench.records.conditions import Conditions, GpuConditions
 from bench.records.figures import CAPACITY_SHARE, COLUMNS, Figure
 from bench.records.json_diff import flat
@@ -161,8 +161,8 @@ def _with_rows(results: Sequence[Result], whole: Summary, newest: Newest) -> Att
 def _settings(result: Result) -> Table:
     content = flat(result.attempt.cell.model_dump(mode="json"))
     content.pop("script", None)  # there is none: the parts of one have keys of their own
-    if result.attempt.cell.global_batch is not None:
-        content.pop(MICRO_BATCHES)  # "Attempts" has that of each batch
+    if result.attempt.cell.train.global_batch is not None:
+        content.pop("train.accumulate")  # "Attempts" has that of each batch
     names = {path: path.rpartition(".")[2] for path in content if not path.startswith("options.")}
     known = result.known(dict.fromkeys(names.values()))
     shown = [(path, value) for path, value in content.items() if path not in names or names[path] in known]

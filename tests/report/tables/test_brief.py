@@ -219,7 +219,7 @@ def test_what_leads_in_other_dtypes_than_the_runner_up_is_said_in_one_line() -> 
 
 
 def test_at_a_global_batch_the_table_has_the_word_of_the_heading() -> None:
-    text = brief(steps(0.1, global_batch=16), steps(0.2, backend="fsdp", global_batch=16))
+    text = brief(steps(0.1, train={"global_batch": 16}), steps(0.2, backend="fsdp", train={"global_batch": 16}))
     assert text.startswith("## At a global batch of 16 on 2 ranks: train with ddp, micro-batch 2, accumulate 4: ")
     assert [(row["micro-batch"], row["accumulate"]) for row in table(text)] == [("2", "4")] * 2
     assert "batch" in table(brief(steps(0.1)))[0]

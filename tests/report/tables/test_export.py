@@ -65,7 +65,7 @@ def test_a_setting_with_the_name_of_a_figure_keeps_its_value() -> None:
 
 
 def test_a_record_says_how_often_a_step_accumulates() -> None:
-    found = records(summarize([result(batch=batch, global_batch=32) for batch in (4, 16)]))
+    found = records(summarize([result(batch=batch, train={"global_batch": 32}) for batch in (4, 16)]))
     assert [(record["batch"], record["accumulate"], record["batch_global"]) for record in found] == [
         (4, 4, 32),
         (16, 1, 32),

@@ -177,13 +177,13 @@ def test_settings_attempts_regime_and_ranks() -> None:
 
 
 def test_a_global_batch_accumulates_another_number_of_times_at_each_batch() -> None:
-    shown = tables([result(batch=batch, global_batch=32) for batch in (4, 16)])
+    shown = tables([result(batch=batch, train={"global_batch": 32}) for batch in (4, 16)])
     assert "accumulate" not in tables([result()])["Attempts"].headers
     assert [row[:2] for row in shown["Attempts"].rows] == [("4", "4"), ("16", "1")]
     assert shown["Attempts"].headers[1] == "accumulate"
     settings = dict(shown["Settings"].rows)
-    assert settings["global_batch"] == "32"
-    assert "gradient_accumulation_steps" not in settings
+    assert settings["train.global_batch"] == "32"
+    assert "train.accumulate" not in settings
 
 
 def test_launches_of_an_attempt_are_told_apart() -> None:
