@@ -51,7 +51,7 @@ PHASES = (
     Phase("zero_grad_sched", "reset the gradients, advance the scheduler", backward_step=True),
     Phase("sync_gather", "gather the losses of all ranks"),
 )
-"""The phases of a step, in order. To add one, add it here and call ``end_phase`` in `bench/runner/steps.py`."""
+"""The phases of a step, in order. To add one, add it here and call ``begin_phase`` in `bench/runner/steps.py`."""
 
 PHASE_NAMES = tuple(phase.name for phase in PHASES)
 BACKWARD_STEP = tuple(phase.name for phase in PHASES if phase.backward_step)

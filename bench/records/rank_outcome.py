@@ -83,9 +83,9 @@ class Tokens(Frozen):
     samples: AtLeastOne
     """Of these steps."""
     trained: Annotated[tuple[Count, ...], Field(min_length=1)]
-    """Of each step, without padding."""
+    """Of each of their batches, without padding."""
     places: tuple[AtLeastOne, ...] | None = None
-    """Of each step, with padding. null: not known."""
+    """Of each of their batches, with padding. null: not known."""
     longest: Count | None = None
     """Tokens of the longest sample. null: the batches say how many they hold together."""
 
@@ -346,7 +346,9 @@ class Footprint(Frozen):
     batch_per_rank: AtLeastOne
     memory: Memory
     step_time_s: Positive
-    """Of the last step at this batch; with several micro-batches, of one of them."""
+    """Of the last step at this batch."""
+    samples: AtLeastOne
+    """Of this step."""
 
 
 class Walked(Frozen):

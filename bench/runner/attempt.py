@@ -5,7 +5,7 @@ import os
 import sys
 import time
 import traceback
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -137,11 +137,9 @@ def _measure(
     batches = iter(job.loader(attempt.batch_per_rank))
     scaled = _find_scale(job, batches, here) if job.scales else []
     watches = attempt.cell.train.compile == "none"
-    last = job.batches_of(measure.warmup_steps - 1)
-    of_units = job.units.watched(batches, last) if job.units else contextlib.nullcontext(batches)
     with (
-        of_units as counted,
-        job.used.watched(counted, last) if watches else contextlib.nullcontext(counted) as watched,
+        job.units.watched(batches) if job.units else contextlib.nullcontext(batches) as counted,
+        job.used.watched(counted) if watches else contextlib.nullcontext(counted) as watched,
         check_grown(job.model),
     ):
         warmup, computed = _warm_up(attempt, job, watched, here)
@@ -156,13 +154,14 @@ def _measure(
     here.device.reset_peaks()
     meters = here.device.meters()
     measure_start = time.perf_counter()
-    seen = Seen(batches, job.batches_of(measure.steps), attempt.batch_per_rank, values=job.largest is not None)
+    expected = attempt.samples_of_rank(measure.steps)
+    seen = Seen(batches, expected, attempt.batch_per_rank, values=job.largest is not None)
     for meter in meters.values():
         meter.start()
     throughput = throughput_window(job, seen, measure.steps, here.device, here.beat, Stage.MEASURE)
     amounts = {name: amount for name, meter in meters.items() if (amount := meter.stop()) is not None}
     made = compilation().graphs if compiled else 0
-    tokens, lengths = seen.tokens(measure.steps)
+    tokens, lengths = seen.tokens()
     sizes = _step_on_largest(attempt, job, batches, seen.most_values, here)
     memory = here.device.memory(job.capacity_bytes)
     made -= compilation().graphs if compiled else 0  # steps on the largest samples are not measured
@@ -209,7 +208,7 @@ def _measure(
         coverage=coverage,
         work=job.work(lengths),
         tokens=tokens,
-        metered=Metered(samples=attempt.samples_of_rank(measure.steps), amounts=amounts),
+        metered=Metered(samples=expected, amounts=amounts),
         sizes=sizes,
         compilation=compiled,
         checkpoint=saved,
@@ -271,8 +270,20 @@ def _find_scale(job: Job, batches: Batches, here: Here) -> list[list[float]]:
 def _warm_up(attempt: Attempt, job: Job, batches: Batches, here: Here) -> tuple[Window, Computed]:
     """The steps before the measurement, and what the last of them computed."""
     steps, products = attempt.measure.warmup_steps, attempt.cell.train.compile == "none"
-    with watching(batches, job.batches_of(steps - 1), products=products) as (watched, computed):
-        return throughput_window(job, watched, steps, here.device, here.beat, Stage.WARMUP), computed
+
+    def window(batches: Batches, done: int, number: int) -> Window:
+        def beat(stage: Stage, index: int, _: int) -> None:
+            here.beat(stage, done + index, steps)
+
+        return throughput_window(job, batches, number, here.device, beat, Stage.WARMUP)
+
+    first = window(batches, 0, steps - 1)
+    for watch in (job.units, job.used):
+        if watch is not None:
+            watch.end_if_compiled()
+    with watching(batches, products=products) as (watched, computed):
+        last = window(watched, steps - 1, 1)
+    return replace(last, metrics=first.metrics + last.metrics), computed
 
 
 def failure(

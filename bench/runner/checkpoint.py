@@ -3,8 +3,7 @@
 import errno
 import shutil
 import time
-from collections.abc import Callable, Iterable
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import torch
@@ -16,7 +15,7 @@ from bench.observe.effective import stepped_by
 from bench.records.phases import Stage
 from bench.records.rank_outcome import Checkpoint
 from bench.runner.device import DeviceAdapter
-from bench.runner.forward import METRICS
+from bench.runner.forward import METRICS, Batch
 from bench.runner.setup import Job
 from bench.runner.steps import Batches, Beat, step, untimed
 
@@ -56,7 +55,12 @@ def save_and_load(job: Job, batches: Batches, folder: Path, device: DeviceAdapte
 
     All ranks take part in each part of it. The folder is removed after that.
     """
-    upcoming = list(islice(batches, job.batches_of(STEPS)))
+    taken: list[Batch] = []
+
+    def kept() -> Iterator[Batch]:
+        for batch in batches:
+            taken.append(batch)
+            yield batch
 
     def timed(action: Callable[[str], object], index: int) -> float:
         beat(Stage.CHECKPOINT, index, 4)
@@ -68,19 +72,18 @@ def save_and_load(job: Job, batches: Batches, folder: Path, device: DeviceAdapte
         job.accelerator.wait_for_everyone()
         return time.perf_counter() - start
 
-    def losses(index: int) -> tuple[float, ...]:
+    def losses(index: int, batches: Batches) -> tuple[float, ...]:
         beat(Stage.CHECKPOINT, index, 4)
-        again = iter(upcoming)
-        return tuple(float(step(job, again, untimed)[METRICS.index("loss")]) for _ in range(STEPS))
+        return tuple(float(step(job, batches, untimed)[METRICS.index("loss")]) for _ in range(STEPS))
 
     save_s = timed(job.accelerator.save_state, 0)
     stored_bytes = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
-    next_losses = losses(1)
+    next_losses = losses(1, kept())
     scaler = job.accelerator.scaler
     if scaler is not None and job.accelerator.is_fsdp2:  # load_state expects one that no step has used
         scaler._scale = scaler._growth_tracker = None
     load_s = timed(job.accelerator.load_state, 2)
-    resumed_losses = losses(3)  # its last gather shows that every rank has loaded
+    resumed_losses = losses(3, iter(taken))  # its last gather shows that every rank has loaded
     if job.accelerator.is_main_process:
         shutil.rmtree(folder)
     return Checkpoint(

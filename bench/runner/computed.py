@@ -14,10 +14,9 @@ from bench.runner.steps import Batches
 
 
 @contextmanager
-def watching(batches: Batches, step: int, *, products: bool = True) -> Iterator[tuple[Batches, Computed]]:
-    """``batches`` for some steps, of which the one with the index ``step`` is watched.
-
-    It is watched once its batch is there: a loader's workers would inherit the mode when they are forked.
+def watching(batches: Batches, *, products: bool = True) -> Iterator[tuple[Batches, Computed]]:
+    """``batches`` for a step that is watched, once its first batch is there: a loader's workers would inherit the mode
+    when they are forked.
 
     Args:
         products: watch matrix products, too. Compiled code would run uncompiled meanwhile.
@@ -26,11 +25,11 @@ def watching(batches: Batches, step: int, *, products: bool = True) -> Iterator[
     with ExitStack() as stack:
 
         def watched() -> Iterator[Batch]:
-            for index, batch in enumerate(batches):
-                if index == step:
-                    stack.callback(lambda since: computed.reduced.update(flight.reductions(since)), flight.newest_id())
-                    if products:
-                        stack.enter_context(Products(computed))
-                yield batch
+            first = next(batches)
+            stack.callback(lambda since: computed.reduced.update(flight.reductions(since)), flight.newest_id())
+            if products:
+                stack.enter_context(Products(computed))
+            yield first
+            yield from batches
 
         yield watched(), computed

@@ -43,7 +43,8 @@ def memory(job: Job, batches: Batches, snapshot: Path, *, compiled: bool) -> AtP
     def watched() -> None:
         with watch.optimizers(), contextlib.nullcontext() if compiled else watch.modules():
             watch.start()
-            step(job, batches, watch.end_phase)
+            step(job, batches, watch.begin_phase)
+            watch.end_phase()
 
     before, unused = partial(step, job, batches, untimed), None
     if on_cuda:
@@ -89,7 +90,7 @@ class _Watch:
         self.held: dict[int, tuple[str, int]] = {}
         self.spans: list[Span] = []
         self.seen: list[Seen] = []
-        self._job, self._since_ns = job, 0
+        self._job, self._since_ns, self._phase = job, 0, ""
         self._running = threading.local()
         self._stepped_ns: list[int] = []
         """When optimizers have ended in the phase that is open."""
@@ -103,9 +104,16 @@ class _Watch:
             if pointer := _pointer(tensor):
                 self.held.setdefault(pointer, (part, _local(tensor).untyped_storage().nbytes()))
 
-    def end_phase(self, phase: str) -> None:
+    def begin_phase(self, phase: str) -> None:
+        if self._phase:
+            self.end_phase()
+        self._phase = phase
+
+    def end_phase(self) -> None:
+        """Of the phase that has begun last."""
         now_ns = time.time_ns()
-        self.spans += [Span(phase, since_ns, now_ns, unit=False) for since_ns in (self._since_ns, *self._stepped_ns)]
+        since = (self._since_ns, *self._stepped_ns)
+        self.spans += [Span(self._phase, since_ns, now_ns, unit=False) for since_ns in since]
         self._stepped_ns.clear()
         self._gradients()
         self._since_ns = time.time_ns()

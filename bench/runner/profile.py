@@ -20,7 +20,7 @@ from bench.observe import flight
 from bench.observe.beats import BeatFile
 from bench.observe.own_work import waits_through
 from bench.records.cell import Audit
-from bench.records.phases import PHASE_NAMES, Stage
+from bench.records.phases import Stage
 from bench.runner import recorder, tensors
 from bench.runner.device import DeviceAdapter
 from bench.runner.peak import memory
@@ -78,7 +78,7 @@ def _steps(
         for index in range(steps):
             beat(Stage.AUDIT, index, steps)
             with record_function("bench:step"):
-                of_step = PhaseMarks(job.batches_of(1))
+                of_step = PhaseMarks()
                 step(job, batches, of_step)
                 of_step.end()
                 marks.append(device.mark())
@@ -88,24 +88,15 @@ def _steps(
 
 
 class PhaseMarks:
-    """Marks the phases of a step, which follow each other; the first ones come again in each micro-batch."""
+    """Marks the phases of a step, which follow each other."""
 
-    def __init__(self, micro_batches: int = 1) -> None:
-        again = PHASE_NAMES.index("bwd") + 1
-        self._names = iter(PHASE_NAMES[:again] * micro_batches + PHASE_NAMES[again:])
-        self._open = self._next()
+    def __init__(self) -> None:
+        self._open: Any = None
 
-    def _next(self) -> Any:
-        name = next(self._names, None)
-        if name is None:
-            return None
-        opened: Any = record_function(f"bench:phase:{name}")
-        opened.__enter__()
-        return opened
-
-    def __call__(self, _phase: str) -> None:
+    def __call__(self, phase: str) -> None:
         self.end()
-        self._open = self._next()
+        self._open = record_function(f"bench:phase:{phase}")
+        self._open.__enter__()
 
     def end(self) -> None:
         """Close the phase that is open."""

@@ -18,7 +18,7 @@ class Seen:
     """Batches, and what each held.
 
     Args:
-        expected: how many batches there will be.
+        expected: how many samples there will be.
         samples: of each batch.
         values: whether to count the values of a batch.
     """
@@ -26,8 +26,8 @@ class Seen:
     def __init__(self, batches: Iterator[Batch], expected: int, samples: int, *, values: bool) -> None:
         self._batches, self._expected, self._samples, self._values = batches, expected, samples, values
         self._places: list[int] = []
-        self._tokens_NB: Tensor | None = None
-        self._number = self.most_values = 0
+        self._tokens_N: Tensor | None = None
+        self._begun = self.most_values = 0
         self._by_sample = self._known = True
 
     def __iter__(self) -> "Seen":
@@ -39,38 +39,34 @@ class Seen:
             self.most_values = max(self.most_values, values_in(batch))
         if self._known:
             self._count(batch)
-        self._number += 1
+        self._begun += self._samples
         return batch
 
     def _count(self, batch: Batch) -> None:
         tokens = tokens_in(batch)
-        if tokens is None or self._number >= self._expected:
+        if tokens is None or self._begun >= self._expected:
             self._known = False
             return
         if tokens.numel() != self._samples:
             tokens, self._by_sample = tokens.sum()[None], False
-        if self._tokens_NB is None:  # one tensor for all steps: more of them would keep the heap from shrinking
-            self._tokens_NB = torch.zeros(self._expected, self._samples, dtype=torch.long, device=tokens.device)
-        self._tokens_NB[self._number, : len(tokens)] = tokens
+        if self._tokens_N is None:  # one tensor for all steps: more of them would keep the heap from shrinking
+            self._tokens_N = torch.zeros(self._expected, dtype=torch.long, device=tokens.device)
+        self._tokens_N[self._begun : self._begun + len(tokens)] = tokens
         if (places := places_in(batch)) is not None:
             self._places.append(places)
 
-    def tokens(self, steps: int) -> tuple[Tokens | None, Counter[int]]:
-        """What ``steps`` steps trained, and how many of their samples had each length; none where that is not known."""
-        if not self._known or self._tokens_NB is None or self._number != self._expected:
+    def tokens(self) -> tuple[Tokens | None, Counter[int]]:
+        """What was trained, and how many of the samples had each length; none where that is not known."""
+        if not self._known or self._tokens_N is None or self._begun != self._expected:
             return None, Counter()
-        lengths = Counter(self._tokens_NB.flatten().tolist()) if self._by_sample else Counter()
+        lengths = Counter(self._tokens_N.tolist()) if self._by_sample else Counter()
+        trained = self._tokens_N.reshape(-1, self._samples).sum(1).tolist()
         return Tokens(
-            samples=self._expected * self._samples,
-            trained=tuple(self._tokens_NB.reshape(steps, -1).sum(1).tolist()),
-            places=_sums(self._places, steps) if len(self._places) == self._expected else None,
+            samples=self._expected,
+            trained=tuple(trained),
+            places=tuple(self._places) if len(self._places) == len(trained) else None,
             longest=max(lengths, default=None),
         ), lengths
-
-
-def _sums(of_batches: list[int], steps: int) -> tuple[int, ...]:
-    size = len(of_batches) // steps
-    return tuple(sum(of_batches[start : start + size]) for start in range(0, len(of_batches), size))
 
 
 def tokens_in(batch: Batch) -> Tensor | None:

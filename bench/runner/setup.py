@@ -75,10 +75,6 @@ class Job:
     work: Callable[[Mapping[int, int]], Work | None]
     """What a sample takes, given how many samples had each length."""
 
-    def batches_of(self, steps: int) -> int:
-        """How many batches so many steps take."""
-        return steps * self.micro_batches
-
     @property
     def scales(self) -> bool:
         """Whether gradients are scaled, and an optimizer's step is skipped if they overflow."""

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from bench.observe import flight
-from bench.observe.own_work import Span, blocked, issued_s, own_work, without_blocking
+from bench.observe.own_work import blocked, issued_s, own_work, without_blocking
 from bench.records.phases import BACKWARD_STEP, PHASE_NAMES, Stage
 from bench.runner import recorder
 from bench.runner.device import DeviceAdapter
@@ -21,7 +21,7 @@ from bench.runner.refusals import check_loss
 from bench.runner.setup import Job
 
 Batches = Iterator[Batch]
-EndPhase = Callable[[str], None]
+BeginPhase = Callable[[str], None]
 Beat = Callable[[Stage, int, int], None]
 AHEAD = 2
 """Steps that may be queued on the device: enough to keep it busy, and few enough for beats to show its progress."""
@@ -48,12 +48,13 @@ class Window:
     """Of each step of the phase window; see `recorder.times_s`."""
 
 
-def step(job: Job, batches: Batches, end_phase: EndPhase) -> Tensor:
+def step(job: Job, batches: Batches, begin_phase: BeginPhase) -> Tensor:
     """One training step. Nothing in it waits for the device.
 
     Args:
         batches: of this rank, on its device; the next `Job.micro_batches` are taken.
-        end_phase: called at the end of each phase, with its name from PHASES; again in each micro-batch.
+        begin_phase: called at the beginning of each phase, with its name from PHASES; again in each micro-batch. The
+            last one ends with the step.
 
     Returns:
         The METRICS as means over ranks and micro-batches, fp32, on the device; 0 for a metric that the workload does
@@ -61,32 +62,32 @@ def step(job: Job, batches: Batches, end_phase: EndPhase) -> Tensor:
     """
     earlier_M: Tensor | float = 0.0
     for left in reversed(range(job.micro_batches)):
+        begin_phase("dataload_wait")
         batch = next(batches)
-        end_phase("dataload_wait")
         with job.micro_batch(last=not left):
+            begin_phase("forward")
             output = job.forward(job.model, batch)
             check_loss(output["loss"])
-            end_phase("forward")
+            begin_phase("bwd")
             job.accelerator.backward(output["loss"])  # accelerate or DeepSpeed divide it by the micro-batches
-            end_phase("bwd")
         if left:
             earlier_M += _metrics(output)
+    begin_phase("unscale_clip")
     job.clip()
-    end_phase("unscale_clip")
+    begin_phase("optim_step")
     if job.optimizer is not None:
         job.optimizer.step()
-    end_phase("optim_step")
+    begin_phase("zero_grad_sched")
     if job.optimizer is not None:
         job.optimizer.zero_grad()
         job.scheduler.step()
     else:
         job.model.zero_grad()
-    end_phase("zero_grad_sched")
+    begin_phase("sync_gather")
     local_M = (earlier_M + _metrics(output)) / job.micro_batches
     gathered_RM: Tensor = job.accelerator.gather(local_M[None])
     means = gathered_RM.mean(dim=0)
     del batch, output  # freeing takes about a millisecond on a CPU and would count in no phase
-    end_phase("sync_gather")
     return means
 
 
@@ -167,18 +168,14 @@ def phase_window(job: Job, batches: Batches, steps: int, device: DeviceAdapter, 
     """Times the phases of a step, with a synchronization at each boundary. `total` is timed on its own."""
     times_s: dict[str, list[float]] = {phase: [] for phase in (*PHASE_NAMES, "total")} if steps else {}
     metrics_SM, own_s = _room(job, steps), []
-    spans: list[tuple[str, Span]] = []
-    since = 0.0
+    begun: list[tuple[str, float]] = []
     collectives: list[dict[str, Any]] | None = None
     # Only here, where steps are synchronized anyway: no other figure has the cost of the events.
     timed, spans_ns = steps > 0 and recorder.enable_timing(), []
 
-    def end_phase(phase: str) -> None:
-        nonlocal since
+    def begin_phase(phase: str) -> None:
         device.synchronize()
-        now = time.perf_counter()
-        spans.append((phase, (since, now)))
-        since = now
+        begun.append((phase, time.perf_counter()))
 
     with blocked() as waits:
         for index in range(steps):
@@ -186,11 +183,13 @@ def phase_window(job: Job, batches: Batches, steps: int, device: DeviceAdapter, 
             device.synchronize()
             job.accelerator.wait_for_everyone()
             waits.clear()
-            spans.clear()
+            begun.clear()
             start_ns = time.time_ns()
-            start = since = time.perf_counter()
-            metrics_SM[index] = step(job, batches, end_phase)
+            start = time.perf_counter()
+            metrics_SM[index] = step(job, batches, begin_phase)
+            begin_phase("end")
             times_s["total"].append(time.perf_counter() - start)
+            spans = [(phase, (begin, end)) for (phase, begin), (_, end) in pairwise(begun)]
             for phase in PHASE_NAMES:
                 times_s[phase].append(sum(end - begin for name, (begin, end) in spans if name == phase))
             spans_ns.append((start_ns, time.time_ns()))

@@ -41,10 +41,17 @@ def walk(job: Job, walk: Walk, device: DeviceAdapter, out: Path, rank: int, beat
         if job.largest is not None:
             step(job, iter(job.largest(batch)), untimed)
         device.synchronize()
-        took_s = device.between_s(start, end) / job.batches_of(1)
+        took_s = device.between_s(start, end)
         memory = device.memory(job.capacity_bytes)
         used_bytes.append((batch, memory.used_bytes))
-        footprints.append(Footprint(batch_per_rank=batch, memory=_without_free(memory, footprints), step_time_s=took_s))
+        footprints.append(
+            Footprint(
+                batch_per_rank=batch,
+                memory=_without_free(memory, footprints),
+                step_time_s=took_s,
+                samples=walk.trained.rank_samples_per_step(batch),
+            )
+        )
         spool.write(out / f"walk{rank}.json", Walked(rank=rank, footprints=tuple(footprints)))
 
     for batch in walk.batches_per_rank:

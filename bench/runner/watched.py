@@ -23,7 +23,8 @@ class Watched(ABC, Generic[Seen]):
     def __init__(self, unseen: Callable[[], Seen]) -> None:
         self._steps: list[Seen] = []
         self._hooks: list[Any] = []
-        self._compiled = False
+        self._graphs = 0
+        self._ended = self._compiled = False
         """Whether the model compiled parts of itself meanwhile, which the hooks do not see."""
         self._unseen = unseen
 
@@ -32,26 +33,25 @@ class Watched(ABC, Generic[Seen]):
         """Set the hooks; each is removed when the last step is over."""
 
     @contextlib.contextmanager
-    def watched(self, batches: Iterator[Batch], last: int | None = None) -> Iterator[Iterator[Batch]]:
-        """``batches``; every step that takes one of them is watched.
-
-        Args:
-            last: index of the last of these steps. It is not watched if the model compiles parts of itself: their
-                graphs are made anew once the hooks are gone, and no measured step may wait for that.
-        """
+    def watched(self, batches: Iterator[Batch]) -> Iterator[Iterator[Batch]]:
+        """``batches``; what a step does with each of them is watched."""
         self._hooks = list(self._hooked())
-        before = graphs()
+        self._graphs = graphs()
         try:
-            yield self._stepped(batches, last, before)
+            yield self._stepped(batches)
         finally:
+            self._compiled = graphs() > self._graphs
             self._release()
-            self._compiled = graphs() > before
 
-    def _stepped(self, batches: Iterator[Batch], last: int | None, before: int) -> Iterator[Batch]:
-        for number, batch in enumerate(batches):
-            if number and number == last and graphs() > before:
-                self._release()
-            else:
+    def end_if_compiled(self) -> None:
+        """Watch no further steps if the model compiles parts of itself: their graphs are made anew once the hooks are
+        gone, and no measured step may wait for that."""
+        if graphs() > self._graphs:
+            self._release()
+
+    def _stepped(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        for batch in batches:
+            if not self._ended:
                 self._steps.append(self._unseen())
             yield batch
 
@@ -59,6 +59,7 @@ class Watched(ABC, Generic[Seen]):
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
+        self._ended = True
 
 
 def in_backward() -> bool:

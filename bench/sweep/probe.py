@@ -278,7 +278,7 @@ def hints(walked: Sequence[Walked]) -> Iterator[Observation]:
         if index and batch == walked[0].footprints[0].batch_per_rank:
             return
         kept_bytes = round(_kept_bytes(walked[_fullest(memories)].footprints) * index)
-        rate = batch * len(marks) / max(mark.step_time_s for mark in marks)
+        rate = sum(mark.samples for mark in marks) / max(mark.step_time_s for mark in marks)
         yield _observation(batch, memories, rate, fresh=False, full=False, kept_bytes=kept_bytes)
 
 

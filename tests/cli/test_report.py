@@ -234,7 +234,9 @@ def test_a_stopped_search_says_how_far_its_walk_got(tmp_path: Path, monkeypatch:
     with store.open(machine.record(hardware), [plan.cell], matrix.text(), plan=run_plan(matrix, [plan])):
         folder = store.begin(Walk(cell=plan.cell, batches_per_rank=(1, 2, 4)))
         for rank, batches in enumerate(((1, 2, 4), (1, 2))):  # the other rank was still in its third batch
-            marks = tuple(Footprint(batch_per_rank=batch, memory=rss(1.0), step_time_s=0.1) for batch in batches)
+            marks = tuple(
+                Footprint(batch_per_rank=batch, memory=rss(1.0), step_time_s=0.1, samples=batch) for batch in batches
+            )
             spool.write(folder / f"walk{rank}.json", Walked(rank=rank, footprints=marks))
     write_reports(store)
     assert not_measured((store.root / "report-full.md").read_text())[0][1:] == [

@@ -22,8 +22,8 @@ PRODUCT = 2 * BATCH * WIDE * NARROW
 
 
 def batches(dtype: torch.dtype = torch.float32) -> Iterator[Batch]:
+    assert _get_current_dispatch_mode() is None  # a loader's workers would inherit it
     while True:
-        assert _get_current_dispatch_mode() is None  # a loader's workers would inherit it
         yield {"x": torch.ones(BATCH, WIDE, dtype=dtype)}
 
 
@@ -36,21 +36,21 @@ def train(model: nn.Module, batch: Batch) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("step", [0, 2])
-def test_one_step_is_watched_forward_and_backward(dtype: torch.dtype, step: int) -> None:
+@pytest.mark.parametrize("micro_batches", [1, 3])
+def test_one_step_is_watched_forward_and_backward(dtype: torch.dtype, micro_batches: int) -> None:
     model = layer(dtype)
-    with watching(batches(dtype), step) as (watched, computed):
-        for _ in range(step + 1):
+    with watching(batches(dtype)) as (watched, computed):
+        for _ in range(micro_batches):
             train(model, next(watched))
     assert _get_current_dispatch_mode() is None
-    assert computed.flops == {str(dtype).removeprefix("torch."): 2 * PRODUCT}
+    assert computed.flops == {str(dtype).removeprefix("torch."): 2 * micro_batches * PRODUCT}
     train(model, next(watched))
-    assert sum(computed.flops.values()) == 2 * PRODUCT
+    assert sum(computed.flops.values()) == 2 * micro_batches * PRODUCT
 
 
 def test_the_dtype_of_most_flops_comes_first_and_shares_add_up() -> None:
     models = nn.ModuleList([layer(torch.bfloat16), layer(torch.bfloat16), layer()])
-    with watching(batches(), 0) as (watched, computed):
+    with watching(batches()) as (watched, computed):
         x = next(watched)["x"]
         for model in models:
             train(model, {"x": x.to(next(model.parameters()).dtype)})
@@ -63,7 +63,7 @@ def test_products_of_the_optimizer_do_not_count() -> None:
     """Muon's are bf16 whatever the model computes in."""
     model = layer()
     optimizer = torch.optim.Muon(model.parameters())
-    with watching(batches(), 0) as (watched, computed):
+    with watching(batches()) as (watched, computed):
         train(model, next(watched))
         optimizer.step()
         train(model, {"x": torch.ones(BATCH, WIDE)})  # what follows counts again
@@ -71,7 +71,7 @@ def test_products_of_the_optimizer_do_not_count() -> None:
 
 
 def test_a_step_without_products_has_no_shares() -> None:
-    with watching(batches(), 0) as (watched, computed):
+    with watching(batches()) as (watched, computed):
         next(watched)["x"].exp().sum()
     assert computed.matmul_shares is None
 
@@ -91,7 +91,7 @@ class Attend(nn.Module):
 def test_the_count_is_that_of_torch_with_attention_convolution_and_checkpointing() -> None:
     """torch's own count lacks the CPU's attention kernel: there, the attention runs as plain products."""
     model = Attend()
-    with watching(batches(), 0) as (watched, computed):
+    with watching(batches()) as (watched, computed):
         train(model, next(watched))
     batch = next(batches())
     with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH), FlopCounterMode(display=False) as counter:
@@ -112,7 +112,7 @@ def test_the_count_is_that_of_torch_with_attention_convolution_and_checkpointing
 def test_the_kernel_of_attention_is_named(kernel: SDPBackend, masked: bool, said: str) -> None:
     q_BNSH = torch.ones(2, 2, 4, 8, requires_grad=True)
     mask_SS = torch.ones(4, 4, dtype=torch.bool) if masked else None
-    with watching(batches(), 0) as (watched, computed), sdpa_kernel(kernel):
+    with watching(batches()) as (watched, computed), sdpa_kernel(kernel):
         next(watched)
         for _ in range(3):
             functional.scaled_dot_product_attention(q_BNSH, q_BNSH, q_BNSH, attn_mask=mask_SS).sum().backward()
@@ -121,7 +121,7 @@ def test_the_kernel_of_attention_is_named(kernel: SDPBackend, masked: bool, said
 
 def test_attention_that_is_not_torch_s_has_no_kernel() -> None:
     scores_SS = torch.ones(4, 4, requires_grad=True)
-    with watching(batches(), 0) as (watched, computed):
+    with watching(batches()) as (watched, computed):
         next(watched)
         (scores_SS.softmax(-1) @ scores_SS).sum().backward()
     assert computed.attention == {}
@@ -133,7 +133,7 @@ def test_what_a_model_compiles_itself_stays_compiled() -> None:
         return q_BNSH @ q_BNSH.mT, torch.compiler.is_compiling()
 
     q_BNSH = torch.ones(2, 2, 16, 4)
-    with watching(batches(), 0) as (watched, computed):
+    with watching(batches()) as (watched, computed):
         next(watched)
         _, compiled = scores(q_BNSH)
     assert compiled
@@ -143,7 +143,7 @@ def test_what_a_model_compiles_itself_stays_compiled() -> None:
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 def test_a_higher_order_operator_runs_while_watched() -> None:
     q_BNSH = torch.randn(1, 2, 16, 4)
-    with watching(batches(), 0) as (watched, _):
+    with watching(batches()) as (watched, _):
         next(watched)
         attended = flex_attention(q_BNSH, q_BNSH, q_BNSH)
     torch.testing.assert_close(attended, functional.scaled_dot_product_attention(q_BNSH, q_BNSH, q_BNSH))
@@ -162,7 +162,7 @@ def test_the_mask_of_a_kernel_for_gpus_is_found(name: str) -> None:
 def test_the_implementation_of_adam_is_seen(settings: dict[str, bool], adam: dict[str, int]) -> None:
     model = layer()
     optimizer = torch.optim.AdamW(model.parameters(), **settings)
-    with watching(batches(), 0) as (watched, computed):
+    with watching(batches()) as (watched, computed):
         train(model, next(watched))
         torch.zeros(1).addcdiv_(torch.ones(1), torch.ones(1))  # not the optimizer's
         optimizer.step()

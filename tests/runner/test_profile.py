@@ -20,9 +20,9 @@ def test_each_micro_batch_marks_its_own_loading_forward_and_backward(monkeypatch
 
     monkeypatch.setattr(profile, "record_function", marked)
     of_micro_batch, rest = PHASE_NAMES[:3], PHASE_NAMES[3:]
-    ended = [*of_micro_batch, *of_micro_batch, *rest]  # as `bench.runner.steps.step` calls it with accumulate=2
-    marks = profile.PhaseMarks(2)
-    for phase in ended:
+    begun = [*of_micro_batch, *of_micro_batch, *rest]  # as `bench.runner.steps.step` calls it with accumulate=2
+    marks = profile.PhaseMarks()
+    for phase in begun:
         marks(phase)
     marks.end()
-    assert told == [word for phase in ended for word in (phase, "end")]
+    assert told == [word for phase in begun for word in (phase, "end")]

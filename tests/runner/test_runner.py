@@ -185,20 +185,20 @@ def test_each_phase_holds_its_own_work() -> None:
     before = [weight.detach().clone() for weight in low]
     done: dict[str, tuple[bool, bool, bool]] = {}
 
-    def end_phase(phase: str) -> None:
+    def begin_phase(phase: str) -> None:
         backward = any(weight.grad is not None for weight in low)
         clipped = any(master.grad is not None for master in high)
         stepped = any(not torch.equal(weight, old) for weight, old in zip(low, before, strict=True))
         done[phase] = (backward, clipped, stepped)
 
-    step(job, batches_of(job), end_phase)
-    assert done == {
+    step(job, batches_of(job), begin_phase)
+    assert done == {  # before each
         "dataload_wait": (False, False, False),
         "forward": (False, False, False),
-        "bwd": (True, False, False),
-        "unscale_clip": (True, True, False),
-        "optim_step": (True, True, True),
-        "zero_grad_sched": (False, False, True),
+        "bwd": (False, False, False),
+        "unscale_clip": (True, False, False),
+        "optim_step": (True, True, False),
+        "zero_grad_sched": (True, True, True),
         "sync_gather": (False, False, True),
     }
 
@@ -300,13 +300,13 @@ def test_without_an_optimizer_only_forward_and_backward_run() -> None:
     before = [parameter.detach().clone() for parameter in job.model.parameters()]
     gradients: list[bool] = []
 
-    def end_phase(phase: str) -> None:
-        if phase in ("bwd", "optim_step", "zero_grad_sched"):
+    def begin_phase(phase: str) -> None:
+        if phase in ("unscale_clip", "zero_grad_sched", "sync_gather"):
             gradients.append(any(parameter.grad is not None for parameter in job.model.parameters()))
 
     batches = batches_of(job)
     for _ in range(2):
-        step(job, batches, end_phase)
+        step(job, batches, begin_phase)
     assert gradients == [True, True, False] * 2
     assert (job.optimizer, job.scheduler, job.masters) == (None, None, None)
     assert all(torch.equal(a, b) for a, b in zip(before, job.model.parameters(), strict=True))

@@ -1,4 +1,4 @@
-"""What batches say of their tokens, step by step."""
+"""What batches say of their tokens."""
 
 from typing import Any
 
@@ -13,16 +13,14 @@ MASKS = [torch.tensor([[1, 1, 1, 0], [1, 0, 0, 0]]), torch.tensor([[1, 1], [1, 1
 
 
 def seen(batches: list[Any], samples: int = 2) -> Seen:
-    found = Seen(iter(batches), len(batches), samples, values=True)
+    found = Seen(iter(batches), len(batches) * samples, samples, values=True)
     assert len(list(found)) == len(batches)
     return found
 
 
 def test_a_mask_says_tokens_places_and_lengths() -> None:
     found = seen([{"attention_mask": mask} for mask in MASKS])
-    assert found.tokens(2) == (Tokens(samples=4, trained=(4, 4), places=(8, 4), longest=3), {3: 1, 1: 1, 2: 2})
-    both, _ = found.tokens(1)  # two micro-batches of one step
-    assert (both.trained, both.places, both.padding_share) == ((8,), (12,), pytest.approx(1 / 3))
+    assert found.tokens() == (Tokens(samples=4, trained=(4, 4), places=(8, 4), longest=3), {3: 1, 1: 1, 2: 2})
     assert found.most_values == 8
 
 
@@ -32,13 +30,13 @@ def test_a_number_says_more_than_a_mask() -> None:
         {"num_tokens": torch.tensor([3, 4]), "input_ids": ids, "attention_mask": torch.ones(2, 5)},
         ({"num_tokens": [1, 1], "input_ids": ids}, torch.zeros(2)),
     ]
-    tokens, lengths = seen(told).tokens(2)
+    tokens, lengths = seen(told).tokens()
     assert tokens == Tokens(samples=4, trained=(7, 2), places=(10, 10), longest=4)
     assert lengths == {3: 1, 4: 1, 1: 2}
 
 
 def test_a_number_for_the_whole_batch_names_no_sample() -> None:
-    tokens, lengths = seen([{"num_tokens": 7}, {"num_tokens": torch.tensor(9)}]).tokens(2)
+    tokens, lengths = seen([{"num_tokens": 7}, {"num_tokens": torch.tensor(9)}]).tokens()
     assert tokens == Tokens(samples=4, trained=(7, 9))
     assert not lengths
 
@@ -53,7 +51,7 @@ def test_a_number_for_the_whole_batch_names_no_sample() -> None:
     ],
 )
 def test_what_says_nothing_counts_nothing(batch: Any) -> None:
-    assert seen([batch, {"num_tokens": 3}]).tokens(2)[0] is None
+    assert seen([batch, {"num_tokens": 3}]).tokens()[0] is None
 
 
 def test_only_a_forward_that_names_the_number_gets_it() -> None:

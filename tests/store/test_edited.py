@@ -192,7 +192,7 @@ def test_nor_does_a_number_of_a_search(tmp_path: Path, name: str) -> None:
     )
     records = [result(batch=batch) for batch in (2, 4)]
     cell = records[0].attempt.cell
-    marks = tuple(Footprint(batch_per_rank=n, memory=rss(n), step_time_s=0.1) for n in (1, 2, 1))
+    marks = tuple(Footprint(batch_per_rank=n, memory=rss(n), step_time_s=0.1, samples=n) for n in (1, 2, 1))
     store = Store(tmp_path)
     with store.open(records[0].machine, [cell], ""):
         for record in records:

@@ -39,13 +39,20 @@ def test_a_walk_is_judged_by_its_fullest_rank_too() -> None:
         Walked(
             rank=number,
             footprints=tuple(
-                Footprint(batch_per_rank=batch, memory=memory(10 * batch, 12 * batch, capacity), step_time_s=0.1)
+                Footprint(
+                    batch_per_rank=batch,
+                    memory=memory(10 * batch, 12 * batch, capacity),
+                    step_time_s=0.1,
+                    samples=4 * batch,
+                )
                 for batch in (1, 2)
             ),
         )
         for number, capacity in enumerate((80, 40))
     ]
-    assert [(hint.batch, hint.capacity_bytes) for hint in hints(walks)] == [(1, 40 * GIB), (2, 40 * GIB)]
+    found = list(hints(walks))
+    assert [(hint.batch, hint.capacity_bytes) for hint in found] == [(1, 40 * GIB), (2, 40 * GIB)]
+    assert [hint.rate for hint in found] == [80, 160]  # of two ranks, with four micro-batches
 
 
 def test_a_script_that_ends_early_at_a_large_batch_is_searched_below_it() -> None:

@@ -210,7 +210,7 @@ def test_the_search_and_its_walk() -> None:
         thrashing=(), why="13 ran out",
     )  # fmt: skip
     probe = Probe(cell=one.attempt.cell, axes=one.axes, goal=Goal(), found=verdict)
-    marks = tuple(Footprint(batch_per_rank=batch, memory=rss(1.0), step_time_s=0.1) for batch in (1, 2))
+    marks = tuple(Footprint(batch_per_rank=batch, memory=rss(1.0), step_time_s=0.1, samples=batch) for batch in (1, 2))
     walked = [Walked(rank=rank, footprints=marks) for rank in (0, 1)]
     shown = tables([one], probe=probe, walked=walked)
     assert shown["Batch per rank"].rows[0][1:3] == ("12", "13")
@@ -250,7 +250,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         walk = Walk(cell=results[0].attempt.cell, batches_per_rank=(1,))
         left = store.begin(walk)
         for rank in (0, 1):
-            mark = Footprint(batch_per_rank=1, memory=rss(1.0), step_time_s=0.1)
+            mark = Footprint(batch_per_rank=1, memory=rss(1.0), step_time_s=0.1, samples=1)
             write(left / f"walk{rank}.json", Walked(rank=rank, footprints=(mark,)))
     monkeypatch.chdir(tmp_path)
     return folder
