@@ -52,7 +52,7 @@ def test_a_walk_is_judged_by_its_fullest_rank_too() -> None:
     ]
     found = list(hints(walks))
     assert [(hint.batch, hint.capacity_bytes) for hint in found] == [(1, 40 * GIB), (2, 40 * GIB)]
-    assert [hint.rate for hint in found] == [80, 160]  # of two ranks, with four micro-batches
+    assert [hint.samples_per_s for hint in found] == [80, 160]  # of two ranks, with four micro-batches
 
 
 def test_a_script_that_ends_early_at_a_large_batch_is_searched_below_it() -> None:
