@@ -84,10 +84,6 @@ class Forecast(Frozen):
         """Of the allowance, what a memory limit does not count: on a GPU, it counts torch's own memory alone."""
         return 0 if self.device == "cpu" else self.allowance_bytes
 
-    def of_step(self, batch: int, each: tuple[float, float]) -> float:
-        """Of all micro-batches of a step, what one takes ``each``: at batch 0, and for each sample."""
-        return self.cell.micro_batches(batch) * (each[0] + each[1] * batch)
-
     def line(self, batch: int) -> Line:
         """The moment of the peak."""
         lines = self.alone if self.alone and self.cell.micro_batches(batch) <= 1 else self.lines

@@ -1,145 +1,15 @@
 """What the ranks of a step send each other: by formula, and as torch's flight recorder saw it. Pure."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bench.records.cell import Cell, Regime
 from bench.records.rank_outcome import Traffic
+from bench.report.formulas import computed_in_bytes, gathers_at_most, payload_bytes, sent, sent_bytes
 from bench.report.rows import CellRows, Row
-from bench.report.theory import ITEM_BYTES, observed_regime
+from bench.report.theory import observed_regime
 
-REUSE_DISTANCE = 1_000_000_000
-"""DeepSpeed's default for `stage3_max_reuse_distance`, in parameters."""
-RING = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "all_to_all": 1.0, "broadcast": 1.0, "reduce": 1.0}
-"""By operation: what n ranks send, each on average, as a multiple of (n-1)/n of the payload. An all-reduce is a
-reduce-scatter and an all-gather (arXiv:1910.02054, section 7.1)."""
 NEGLIGIBLE = 0.01
-
-
-def gathered(
-    sharding: str,
-    parameters: int,
-    units: Mapping[int, int],
-    *,
-    again: Mapping[int, int] | None = None,
-    reshards: bool = True,
-) -> int:
-    """Parameters that one step gathers, each as often as it is gathered.
-
-    Counted by torch's flight recorder on two ranks, with torch 2.13, accelerate 1.15 and DeepSpeed 0.19. What backward
-    recomputes is not gathered for it: backward has gathered the unit.
-
-    - FULL_SHARD gathers a unit for each of its forwards, and once for backward, which keeps it to its last use. What is
-      in no unit stays gathered after forward (arXiv:2304.11277; torch/distributed/fsdp/_runtime_utils.py,
-      `_post_forward_reshard`).
-    - SHARD_GRAD_OP gathers everything once.
-    - fully_shard, if it reshards after forward, gathers a unit for each of its forwards and again for each backward of
-      these, else everything once. What is in no unit stays gathered after forward: accelerate leaves the root to torch,
-      which keeps it (accelerate/utils/fsdp_utils.py, `fsdp2_prepare_model`). That function also makes the embedding of
-      a model with `get_input_embeddings` a unit.
-    - ZeRO-3 keeps a parameter that is needed again within `stage3_max_reuse_distance` parameters, and those of up to
-      `stage3_param_persistence_threshold` for the whole step (deepspeed/runtime/zero/partitioned_param_coordinator.py,
-      `__params_to_release`). If the whole step passes fewer, it gathers once; otherwise this is an upper bound, one
-      gather for each forward and each backward.
-
-    Args:
-        parameters: of the whole model.
-        units: parameters of its units by how often a step runs their forward.
-        again: parameters of its units by how often FSDP gathers them for backward, which ends before what is frozen
-            and comes first. By default, for each forward.
-        reshards: whether fully_shard frees the weights of a unit after its forward.
-    """
-    used = {runs: number for runs, number in units.items() if runs}
-    back = used if again is None else {runs: number for runs, number in again.items() if runs}
-    rest = parameters - sum(units.values())
-    everything = rest + sum(used.values())
-    for_each_run = rest + sum(runs * number for runs, number in used.items())
-    match sharding:
-        case "FULL_SHARD" | "HYBRID_SHARD":
-            return for_each_run + sum(back.values())
-        case "fully_shard" if reshards:
-            return for_each_run + sum(runs * number for runs, number in back.items())
-        case "zero3":
-            return everything if 2 * for_each_run <= REUSE_DISTANCE else 2 * for_each_run
-    return everything
-
-
-def payload_bytes(
-    regime: Regime,
-    units: Mapping[int, int] | None,
-    *,
-    again: Mapping[int, int] | None = None,
-    computed_in_bytes: int,
-    cell: Cell | None = None,
-    batch: int = 1,
-) -> dict[str, float] | None:
-    """Payload of one step by operation. None where it takes ``units`` and has none.
-
-    Where nothing is sharded, gradients are all-reduced. ZeRO-1 and ZeRO-2 could reduce-scatter them
-    (arXiv:1910.02054, section 7.2.1), but DeepSpeed 0.19 all-reduces them and each rank keeps its part
-    (deepspeed/runtime/zero/stage_1_and_2.py, `allreduce_and_scatter`); then it gathers the stepped weights. A sharded
-    model reduce-scatters its gradients and gathers its weights (section 7.2.2), see `gathered`: those that are frozen,
-    too.
-
-    On a hybrid mesh, the ranks that share one model do so among themselves, and then each all-reduces its part of the
-    gradients with those that hold the same part of other replicas (torch/distributed/fsdp/_fully_shard,
-    `foreach_reduce`).
-
-    There is no formula for weights that are resharded to smaller groups, nor for sharded weights of several dtypes.
-
-    Args:
-        units, again: see `gathered`.
-        computed_in_bytes: size of one gathered weight.
-        cell, batch: whose step it is. FSDP and ZeRO-3 gather weights for each micro-batch; SHARD_GRAD_OP keeps them up
-            to the last one, unless gradients are reduced in each (torch/distributed/fsdp/_runtime_utils.py,
-            `_should_free_in_backward`).
-    """
-    if regime.world_size == 1:
-        return {}
-    kind = regime.sharding
-    runs, reductions = (cell.micro_batches(batch), cell.reductions(batch, kind)) if cell else (1, 1)
-    gathers = reductions if kind == "SHARD_GRAD_OP" else runs
-    reduced = reductions * float(
-        ITEM_BYTES[regime.reduction_dtype or regime.weights_dtype] * regime.gradient_parameters
-    )
-    if kind in ("none", "NO_SHARD", "zero0"):
-        return {"all_reduce": reduced}
-    if kind in ("zero1", "zero2"):
-        return {
-            "all_reduce": reduced,
-            "all_gather": float(ITEM_BYTES[regime.weights_dtype] * regime.trained_parameters),
-        }
-    reshards, mixed = regime.reshard_after_forward, regime.frozen_dtype not in (None, regime.weights_dtype)
-    if units is None or reshards not in (None, True, False) or mixed:
-        return None
-    if kind == "fully_shard" and runs > reductions and any(times > 1 for times in units):
-        return None  # what earlier micro-batches left may be reduced after one run, and the rest after another
-    weights = gathers * gathered(kind, regime.parameters, units, again=again, reshards=reshards is not False)
-    within = {"reduce_scatter": reduced, "all_gather": float(computed_in_bytes * weights)}
-    return within if regime.replicas == 1 else within | {"all_reduce": reduced / (regime.world_size // regime.replicas)}
-
-
-def sent_bytes(operation: str, payload: float, ranks: int) -> float | None:
-    """What each rank sends with ring algorithms, on average; None for an operation that is not in `RING`."""
-    return RING[operation] * payload * (ranks - 1) / ranks if operation in RING else None
-
-
-def sent(regime: Regime, payload: Mapping[str, float], *, gloo: bool) -> dict[str, float]:
-    """What each rank sends in one step with the payload of `payload_bytes`, in bytes by the operation that runs.
-
-    Args:
-        gloo: it has no reduce-scatter: torch runs an all-reduce for it.
-    """
-    shards = regime.world_size // regime.replicas
-    found = dict[str, float]()
-    for operation, size in payload.items():
-        ranks = regime.replicas if operation == "all_reduce" and regime.replicas > 1 else shards
-        if ranks == 1:
-            continue
-        runs = "all_reduce" if gloo and operation == "reduce_scatter" else operation
-        found[runs] = found.get(runs, 0.0) + (sent_bytes(runs, size, ranks) or 0.0)
-    return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,9 +65,7 @@ def communication(cell: CellRows) -> list[Sent]:
     for one in between:
         payloads[one.operation] += one.payload_bytes
     operations = {*(formula or {}), *(name for name, payload in payloads.items() if payload >= NEGLIGIBLE * total)}
-    bound = regime.sharding == "zero3" and (
-        cell.cell.micro_batches(batch) > 1 or gathered("zero3", regime.parameters, units or {}) > regime.parameters
-    )
+    at_most = gathers_at_most(regime, units or {}, cell.cell, batch)
     return [
         Sent(
             row=row,
@@ -205,17 +73,10 @@ def communication(cell: CellRows) -> list[Sent]:
             calls=_calls(recorded, operation),
             recorded_bytes=_recorded(recorded, operation),
             formula_bytes=(formula or {}).get(operation),
-            upper_bound=bound and operation == "all_gather",
+            upper_bound=at_most and operation == "all_gather",
         )
         for operation in sorted(operations)
     ]
-
-
-def computed_in_bytes(cell: Cell) -> int | None:
-    """Size of a weight as the step computes with it; None where the user's own config may say something else."""
-    if cell.accelerate is not None:
-        return None
-    return 2 if cell.in_16_bits else 4
 
 
 def _calls(recorded: Sequence[Traffic] | None, operation: str) -> int | None:

@@ -17,8 +17,7 @@ from dataclasses import dataclass
 from bench.records.calibration import Pace
 from bench.records.devices import DeviceSpec
 from bench.records.forecast import Forecast
-from bench.report.communication import computed_in_bytes, payload_bytes, sent
-from bench.report.theory import state
+from bench.report.formulas import computed_in_bytes, of_step, payload_bytes, sent, state
 
 SPARE = 3
 """How many more cells than kinds of work a fit needs."""
@@ -78,7 +77,7 @@ def _compute_s(forecast: Forecast, device: DeviceSpec, batch: int) -> float | No
         rate = device.fp32_flops_per_s if dtype == "float32" else device.bf16_flops_per_s
         if rate is None:
             return None
-        total_s += max(0.0, forecast.of_step(batch, each)) / rate
+        total_s += max(0.0, of_step(forecast.cell, batch, each)) / rate
     return total_s
 
 
@@ -86,11 +85,11 @@ def _least_moved_bytes(forecast: Forecast, batch: int) -> float:
     """What must at least pass between the memory and the processors: weights are read in forward, and trained ones in
     backward too, the optimizer reads and writes master weights and moments, and what forward keeps is written and read
     once."""
-    regime, kept_bytes = forecast.regime, max(0.0, forecast.of_step(batch, forecast.kept_bytes))
+    regime, kept_bytes = forecast.regime, max(0.0, of_step(forecast.cell, batch, forecast.kept_bytes))
     model = state(regime)
     computed = (computed_in_bytes(forecast.cell) or 0) * (regime.parameters + regime.trained_parameters)
     stepped = model.stepped + model.moments if regime.optimizer_dtype else 0.0
-    return forecast.of_step(batch, (computed, 0.0)) + 2 * kept_bytes + 2 * stepped
+    return of_step(forecast.cell, batch, (computed, 0.0)) + 2 * kept_bytes + 2 * stepped
 
 
 def _least_sent_bytes(forecast: Forecast, batch: int) -> float | None:
@@ -136,10 +135,10 @@ def work(forecast: Forecast, batch: int) -> Work | None:
         return None
     sharing = forecast.cell.ranks_per_node if on_cpu else 1
     amounts = {
-        "moved_bytes": sharing * (forecast.of_step(batch, forecast.moved_bytes) + _stepped_bytes(forecast)),
+        "moved_bytes": sharing * (of_step(forecast.cell, batch, forecast.moved_bytes) + _stepped_bytes(forecast)),
         "sent_bytes": sharing * sum(of_rank.values()),
-        "operators": forecast.of_step(batch, (forecast.operators, 0.0)),
-        **{f"{dtype}_flops": sharing * forecast.of_step(batch, each) for dtype, each in forecast.flops.items()},
+        "operators": of_step(forecast.cell, batch, (forecast.operators, 0.0)),
+        **{f"{dtype}_flops": sharing * of_step(forecast.cell, batch, each) for dtype, each in forecast.flops.items()},
     }
     return {kind: amount for kind, amount in amounts.items() if amount > 0}
 

@@ -8,7 +8,8 @@ from examples import ok, regime, result
 from bench.records.cell import Regime, Train
 from bench.records.outcome import Ok, Result
 from bench.records.rank_outcome import Traffic
-from bench.report.communication import communication, gathered, payload_bytes, sent, sent_bytes
+from bench.report.communication import communication
+from bench.report.formulas import gathered, payload_bytes, sent, sent_bytes
 from bench.report.summary import summarize
 from bench.report.tables.theory import communication_table
 

@@ -13,10 +13,11 @@ from bench.records.machine import Machine
 from bench.records.observed import Observed
 from bench.records.outcome import Ok, Oom, Reported
 from bench.records.rank_outcome import Tokens, Work
+from bench.report.formulas import State, state
 from bench.report.summary import summarize
 from bench.report.tables.theory import theory as theory_table
 from bench.report.tables.theory import utilization_table
-from bench.report.theory import State, Utilization, state, theory_of, utilization, without_batch
+from bench.report.theory import Utilization, theory_of, utilization, without_batch
 
 GB = 10**9
 FP32_SHARDS = {"weights_dtype": "float32", "distributed_type": "FSDP"}

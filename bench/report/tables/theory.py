@@ -3,11 +3,12 @@
 from collections.abc import Callable
 
 from bench.report.communication import Sent, communication
+from bench.report.formulas import State
 from bench.report.naming import cell_name, row_name
 from bench.report.rows import Summary
 from bench.report.tables.regimes import parameters_of
 from bench.report.tables.table import Column, Number, Table, table_of
-from bench.report.theory import State, Theory, Utilization, held_back_bytes, theory_of, utilization
+from bench.report.theory import Theory, Utilization, theory_of, utilization
 from bench.units import UNKNOWN, in_table, percent, rate, size
 
 
@@ -19,7 +20,7 @@ def theory(summary: Summary) -> Table:
     lines = [theory_of(cell) for cell in summary.cells]
     cpu = any(machine.hardware.device == "cpu" for machine in summary.machines)
     regimes = [line.regime for line in lines if line.regime]
-    held_back = any(line.regime and held_back_bytes(line.cell, line.regime) for line in lines)
+    more = sorted({line.state.note for line in lines if line.state and line.state.note})
     frozen = any(regime.trained_parameters < regime.parameters for regime in regimes)
 
     def of_state(header: str, part: Callable[[State], float]) -> Column[Theory]:
@@ -47,7 +48,7 @@ def theory(summary: Summary) -> Table:
             "weights to predicted: bytes of model state on each rank after arXiv:1910.02054; n/a for"
             " optimizers other than AdamW."
             + (" Under FSDP1, all parameters of a unit have gradients if one is trained." if frozen else "")
-            + (" Where FSDP reduces in the last micro-batch alone, it holds whole gradients." if held_back else "")
+            + "".join(f" {note}" for note in more)
             + " measured: peak allocated without the part that grows with the batch, extrapolated from two"
             " batches; with only one batch, its full peak. buckets: DDP's copy of the gradients. rest: memory that a"
             " step holds for a short time, such as gathered units and fp32 gradients in the optimizer step."
