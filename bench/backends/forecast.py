@@ -7,10 +7,9 @@ none.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 from bench.backends.fsdp_memory import Fsdp1, Fsdp2
-from bench.backends.rank_memory import Unsharded
+from bench.backends.rank_memory import Holding, Unsharded
 from bench.backends.regimes import expected_regime
 from bench.backends.registry import BACKENDS, Family, backend_of
 from bench.backends.zero_memory import Zero3, Zero12
@@ -49,17 +48,6 @@ MEMORY_OF_RANK: Mapping[str, Callable[[Cell, Program, Device], Unsharded]] = {
 """By the value of `Regime.sharding`."""
 
 
-class Holding(NamedTuple):
-    """Memory around one event of a step."""
-
-    when: str
-    """``forward``, ``backward`` or ``optimizer``."""
-    parts: Mapping[str, int]
-    """Bytes that do not depend on the batch."""
-    activation_bytes: tuple[int, ...]
-    """For each batch of the program."""
-
-
 def not_planned(cell: Cell) -> str | None:
     """Why there is no forecast of this cell; None if there is one."""
     if cell.script is not None:
@@ -84,10 +72,10 @@ def forecast(cell: Cell, program: Program) -> Forecast:
     if backend_of(cell).family == "fsdp" and program.flat is not None:
         program = program.flat
     first, second, *more = program.batches
-    several = min(2, cell.micro_batches(1))
-    held = list(holdings(cell, program, several))
+    held = list(holdings(cell, program))
     lines = upper([_line(one, first, second) for one in held])
-    alone = holdings(cell, program, 1) if several > 1 and cell.train.global_batch is not None else ()
+    whole = (cell.train.global_batch or 0) // cell.num_processes
+    alone = holdings(cell, program, whole) if whole > 1 else ()
     third = [(batch, index) for index, batch in enumerate(more, start=2)]
     forward_end = next(moment for moment in program.moments if moment.event == "forward_end")
     grouped = backend_of(cell).family == "fsdp2"
@@ -111,28 +99,11 @@ def forecast(cell: Cell, program: Program) -> Forecast:
     )
 
 
-def holdings(cell: Cell, program: Program, several: int = 1) -> Iterator[Holding]:
-    """What a rank of ``cell`` holds, event by event.
-
-    Args:
-        several: micro-batches of the step; a third one holds what the second does.
-    """
+def holdings(cell: Cell, program: Program, batch: int = 1) -> Iterator[Holding]:
+    """What a rank of ``cell`` holds in a step at this batch, event by event."""
     rank = MEMORY_OF_RANK[backend_of(cell).sharding](cell, program, program.device)
     rank.parts["weights"] += program.buffers_bytes
-    last = program.moments[-1].live_bytes
-    for micro_batch in range(several):
-        when = "forward"
-        rank.on_micro_batch(first=micro_batch == 0, last=micro_batch == several - 1)
-        for moment in program.moments:
-            yield Holding(when, dict(rank.parts), moment.peak_bytes)
-            if moment.event == "forward_end":
-                when = "backward"
-            other = moment.event != "gradient" and moment.index is not None and moment.index >= program.units
-            for _ in () if other and not rank.grouped else rank.on_event(moment):
-                yield Holding(when, dict(rank.parts), moment.live_bytes)
-    for _ in rank.on_step_end():
-        yield Holding("optimizer", dict(rank.parts), last)
-    yield Holding("optimizer", dict(rank.parts), last)
+    return rank.step(batch)
 
 
 def _line(holding: Holding, first: int, second: int) -> Line:

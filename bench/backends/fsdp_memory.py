@@ -20,20 +20,17 @@ class Sharded(Unsharded):
         for one in self.program.parameters:
             self.units[self.owner(one)] += one.elements
             self.left[self.owner(one)] += one.trained
-        self.of_step = self.left.copy()
+        self.of_backward = self.left.copy()
         self.trains = set(+self.left)  # the other units get no gradient
-        self.sharded = set[int]()  # units with a shard of an earlier micro-batch's gradient
+        self.sharded = set[int]()  # units with a shard of an earlier run's gradient
         share = 4 * -(-self.all // self.shards)
         self.parts["weights"] = share
         self.parts["moments"] = 2 * 4 * -(-self.stepped // self.shards) if self.steps else 0
         self.gathered: set[int] = set()
         self.pieces = Counter[int]()  # gradients by unit that are not reduced yet
-        self.order: list[int] = []
-        self.forward, self.running = True, -1
 
-    def on_micro_batch(self, *, first: bool, last: bool) -> None:
-        super().on_micro_batch(first=first, last=last)
-        self.left, self.order = self.of_step.copy(), []
+    def on_forward(self) -> None:
+        self.left, self.order = self.of_backward.copy(), list[int]()
         self.forward, self.running = True, -1
 
     @staticmethod
@@ -72,7 +69,7 @@ class Sharded(Unsharded):
         self.parts["transport"] -= transport
 
     def shard(self, unit: int, size: int) -> Iterator[None]:
-        """The reduced gradient of a rank, which stays; one of a later micro-batch is added to it and freed."""
+        """The reduced gradient of a rank, which stays; a later one is added to it and freed."""
         if unit in self.sharded:
             yield from self.within("gradients", size)
         else:
@@ -127,8 +124,7 @@ class Fsdp1(Sharded):
     def begin(self) -> None:
         super().begin()
         for one in self.program.parameters:  # all pieces of a flat parameter get gradients together
-            self.of_step[self.unit_of(one.unit)] += not one.trained and self.unit_of(one.unit) in self.trains
-        self.left = self.of_step.copy()
+            self.of_backward[self.unit_of(one.unit)] += not one.trained and self.unit_of(one.unit) in self.trains
         ranks = range(min(self.shards, RANKS_LOOKED_AT))
         self.parts["moments"] = 8 * max(sum(self.pieces_on(rank)) for rank in ranks) if self.steps else 0
         self.whole: set[int] = set()  # units with a flat gradient of an earlier run
@@ -234,12 +230,11 @@ class Fsdp2(Sharded):
             if one.trained and (one.group is None or one.elements > self.last[self.owner(one)]):
                 self.last[self.owner(one)] = one.elements
         self.buffer = self.reduced = 0
-        self.ahead: int | None = None
         self.kept = Counter[int]()  # elements by unit of whole gradients of earlier micro-batches
 
-    def on_micro_batch(self, *, first: bool, last: bool) -> None:
-        super().on_micro_batch(first=first, last=last)
-        self.ahead = None
+    def on_forward(self) -> None:
+        super().on_forward()
+        self.ahead: int | None = None
 
     @property
     def reshards(self) -> bool:

@@ -32,10 +32,10 @@ class Zero12(Unsharded):
         self.parts["moments"] = 2 * 4 * self.share
         self.bucket = min(-(-self.stepped // 1024) * 1024, MAX_BUCKET)
         self.filled = 0
-        self.partition = False
+        self.earlier = self.partition = False
+        """Whether there is a partition of an earlier micro-batch, and of this one."""
 
-    def on_micro_batch(self, *, first: bool, last: bool) -> None:
-        super().on_micro_batch(first=first, last=last)
+    def on_forward(self) -> None:
         self.partition = False
 
     def on_event(self, moment: Moment) -> Iterator[None]:
@@ -46,7 +46,7 @@ class Zero12(Unsharded):
             if self.early:
                 yield from self.add(size)
             else:
-                yield from self.add_gradient(self.width * size)
+                yield from self.add_gradient(moment.index)
         if moment.event == "end" and not self.defers:
             if not self.early:
                 self.parts["gradients"] = 0
@@ -54,8 +54,9 @@ class Zero12(Unsharded):
                     yield from self.add(size)
             yield from self.reduce()
             self.parts["buckets"] = 0
-            if self.early and not self.first:
+            if self.early and self.earlier:
                 self.parts["gradients"] -= self.width * self.share
+            self.earlier = self.early
 
     def add(self, size: int) -> Iterator[None]:
         yield from self.within("gradients", self.width * size)
@@ -106,10 +107,9 @@ class Zero3(Zero12):
         self.buffer = self.width * elements
         lone = [one.elements for one in fetched[:1] if one.unit is None and not one.trained]
         self.embedding = sum(lone)
-        self.on_micro_batch(first=True, last=True)
 
-    def on_micro_batch(self, *, first: bool, last: bool) -> None:
-        super().on_micro_batch(first=first, last=last)
+    def on_forward(self) -> None:
+        super().on_forward()
         self.gathered = Counter[int]()
         self.runs_left = Counter[int]()  # forwards whose backward is to come
         self.running: int | None = None
