@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bench.records.rank_outcome import Traffic
-from bench.report.formulas import computed_in_bytes, gathers_at_most, payload_bytes, sent, sent_bytes
+from bench.report.formulas import StepFormulas, sent_bytes
 from bench.report.rows import CellRows, Row
 from bench.report.theory import observed_regime
 
@@ -49,14 +49,8 @@ def communication(cell: CellRows) -> list[Sent]:
         ((rank.unit_parameters, rank.regathered) for _, rank in ranks if rank.unit_parameters is not None),
         (None, None),
     )
-    computed_in = computed_in_bytes(cell.cell)
-    payload = (
-        payload_bytes(regime, units, again=again, computed_in_bytes=computed_in, cell=cell.cell, batch=batch)
-        if computed_in
-        else None
-    )
-    gloo = any(one.library == "gloo" for one in recorded or ())
-    formula = None if payload is None else sent(regime, payload, gloo=gloo)
+    step = StepFormulas(cell.cell, batch, regime, units, again)
+    formula = step.sent(gloo=any(one.library == "gloo" for one in recorded or ()))
     if formula and cell.cell.train.optimizer == "muon":
         formula.pop("all_gather", None)  # Muon gathers the matrices too, and how many scalars they hold is not stored
     between = [one for one in recorded or () if one.group_size > 1]
@@ -65,7 +59,6 @@ def communication(cell: CellRows) -> list[Sent]:
     for one in between:
         payloads[one.operation] += one.payload_bytes
     operations = {*(formula or {}), *(name for name, payload in payloads.items() if payload >= NEGLIGIBLE * total)}
-    at_most = gathers_at_most(regime, units or {}, cell.cell, batch)
     return [
         Sent(
             row=row,
@@ -73,7 +66,7 @@ def communication(cell: CellRows) -> list[Sent]:
             calls=_calls(recorded, operation),
             recorded_bytes=_recorded(recorded, operation),
             formula_bytes=(formula or {}).get(operation),
-            upper_bound=at_most and operation == "all_gather",
+            upper_bound=operation == "all_gather" and step.gathers_at_most(),
         )
         for operation in sorted(operations)
     ]

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from bench.records.calibration import Pace
 from bench.records.devices import DeviceSpec
 from bench.records.forecast import Forecast
-from bench.report.formulas import computed_in_bytes, of_step, payload_bytes, sent, state
+from bench.report.formulas import StepFormulas, computed_in_bytes
 
 SPARE = 3
 """How many more cells than kinds of work a fit needs."""
@@ -77,7 +77,7 @@ def _compute_s(forecast: Forecast, device: DeviceSpec, batch: int) -> float | No
         rate = device.fp32_flops_per_s if dtype == "float32" else device.bf16_flops_per_s
         if rate is None:
             return None
-        total_s += max(0.0, of_step(forecast.cell, batch, each)) / rate
+        total_s += max(0.0, _formulas(forecast, batch).amount(each)) / rate
     return total_s
 
 
@@ -85,32 +85,26 @@ def _least_moved_bytes(forecast: Forecast, batch: int) -> float:
     """What must at least pass between the memory and the processors: weights are read in forward, and trained ones in
     backward too, the optimizer reads and writes master weights and moments, and what forward keeps is written and read
     once."""
-    regime, kept_bytes = forecast.regime, max(0.0, of_step(forecast.cell, batch, forecast.kept_bytes))
-    model = state(regime)
+    regime, formulas = forecast.regime, _formulas(forecast, batch)
+    model, kept_bytes = formulas.state(), max(0.0, formulas.amount(forecast.kept_bytes))
     computed = (computed_in_bytes(forecast.cell) or 0) * (regime.parameters + regime.trained_parameters)
     stepped = model.stepped + model.moments if regime.optimizer_dtype else 0.0
-    return of_step(forecast.cell, batch, (computed, 0.0)) + 2 * kept_bytes + 2 * stepped
+    return formulas.amount((computed, 0.0)) + 2 * kept_bytes + 2 * stepped
 
 
 def _least_sent_bytes(forecast: Forecast, batch: int) -> float | None:
     """None for a single rank, where there is no formula, and where it is only an upper bound, as for ZeRO-3."""
     if forecast.regime.world_size == 1 or forecast.regime.sharding == "zero3":
         return None
-    by_operation = _sent_bytes(forecast, batch, gloo=False)
+    by_operation = _formulas(forecast, batch).sent(gloo=False)
     if by_operation is None:
         return None
     # A switch may reduce on the way (NVLink SHARP): an all-reduce then sends half of what a ring does.
     return sum(each / 2 if operation == "all_reduce" else each for operation, each in by_operation.items())
 
 
-def _sent_bytes(forecast: Forecast, batch: int, *, gloo: bool) -> dict[str, float] | None:
-    """What one rank sends in a step, by operation; None where there is no formula."""
-    regime, width = forecast.regime, computed_in_bytes(forecast.cell)
-    if width is None:
-        return None
-    units, again = forecast.unit_parameters, forecast.regathered
-    payload = payload_bytes(regime, units, again=again, computed_in_bytes=width, cell=forecast.cell, batch=batch)
-    return None if payload is None else sent(regime, payload, gloo=gloo)
+def _formulas(forecast: Forecast, batch: int) -> StepFormulas:
+    return StepFormulas(forecast.cell, batch, forecast.regime, forecast.unit_parameters, forecast.regathered)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,25 +124,19 @@ def work(forecast: Forecast, batch: int) -> Work | None:
     gathered each unit whenever it is used.
     """
     on_cpu = forecast.device == "cpu"
-    of_rank = _sent_bytes(forecast, batch, gloo=on_cpu)
+    formulas = _formulas(forecast, batch)
+    of_rank = formulas.sent(gloo=on_cpu)
     if of_rank is None:
         return None
     sharing = forecast.cell.ranks_per_node if on_cpu else 1
+    stepped_bytes = 0.0 if forecast.regime.optimizer_dtype is None else 2 * formulas.state().updated
     amounts = {
-        "moved_bytes": sharing * (of_step(forecast.cell, batch, forecast.moved_bytes) + _stepped_bytes(forecast)),
+        "moved_bytes": sharing * (formulas.amount(forecast.moved_bytes) + stepped_bytes),
         "sent_bytes": sharing * sum(of_rank.values()),
-        "operators": of_step(forecast.cell, batch, (forecast.operators, 0.0)),
-        **{f"{dtype}_flops": sharing * of_step(forecast.cell, batch, each) for dtype, each in forecast.flops.items()},
+        "operators": formulas.amount((forecast.operators, 0.0)),
+        **{f"{dtype}_flops": sharing * formulas.amount(each) for dtype, each in forecast.flops.items()},
     }
     return {kind: amount for kind, amount in amounts.items() if amount > 0}
-
-
-def _stepped_bytes(forecast: Forecast) -> float:
-    """The optimizer reads and writes masters, moments and gradients."""
-    if forecast.regime.optimizer_dtype is None:
-        return 0.0
-    model = state(forecast.regime)
-    return 2 * (model.stepped + model.moments + model.gradients)
 
 
 def paces(steps: Sequence[Step]) -> dict[str, Pace]:

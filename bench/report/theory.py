@@ -13,7 +13,7 @@ from bench.records.cell import Regime
 from bench.records.devices import peak_rate
 from bench.records.figures import PADDING, PEAK_ALLOCATED, TOKENS
 from bench.records.rank_outcome import Work
-from bench.report.formulas import FROZEN_BYTES, ITEM_BYTES, State, state
+from bench.report.formulas import FROZEN_BYTES, ITEM_BYTES, State, StepFormulas
 from bench.report.rows import CellRows, Row
 
 
@@ -22,8 +22,12 @@ def _like_best(cell: CellRows, regime: Regime | None) -> list[Row]:
     rows = [row for row in cell.rows if row.sampled]
     if cell.best is None or regime is None:
         return rows
-    held = state(regime, cell.cell, cell.best.batch_per_rank)
-    return [row for row in rows if state(regime, cell.cell, row.batch_per_rank) == held]
+    held = _state(cell.best, cell, regime)
+    return [row for row in rows if _state(row, cell, regime) == held]
+
+
+def _state(row: Row, cell: CellRows, regime: Regime) -> State:
+    return StepFormulas(cell.cell, row.batch_per_rank, regime).state()
 
 
 class Peak(NamedTuple):
@@ -80,7 +84,7 @@ def theory_of(cell: CellRows) -> Theory:
     return Theory(
         cell=cell,
         regime=regime,
-        state=state(regime, cell.cell, best.batch_per_rank) if regime and best and _describes(cell, regime) else None,
+        state=_state(best, cell, regime) if regime and best and _describes(cell, regime) else None,
         peak=without_batch(cell) if regime else None,
         recomputed_share=recomputed_share(work) if work else None,
     )

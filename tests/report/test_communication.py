@@ -3,13 +3,13 @@
 from typing import Any
 
 import pytest
-from examples import ok, regime, result
+from examples import cell, ok, regime, result
 
 from bench.records.cell import Regime, Train
 from bench.records.outcome import Ok, Result
 from bench.records.rank_outcome import Traffic
 from bench.report.communication import communication
-from bench.report.formulas import gathered, payload_bytes, sent, sent_bytes
+from bench.report.formulas import StepFormulas, gathered, sent_bytes
 from bench.report.summary import summarize
 from bench.report.tables.theory import communication_table
 
@@ -58,6 +58,10 @@ def world(sharding: str, ranks: int = 8, **changes: Any) -> Regime:
     return regime().model_copy(update=fields | changes)
 
 
+def step(regime: Regime, units: dict[int, int] | None) -> StepFormulas:
+    return StepFormulas(cell(), 1, regime, units)
+
+
 @pytest.mark.parametrize(
     ("sharding", "changes", "payload"),
     [
@@ -76,7 +80,7 @@ def world(sharding: str, ranks: int = 8, **changes: Any) -> Regime:
     ],
 )
 def test_payload(sharding: str, changes: dict[str, Any], payload: dict[str, float] | None) -> None:
-    assert payload_bytes(world(sharding, **changes), UNITS, computed_in_bytes=2) == payload
+    assert step(world(sharding, **changes), UNITS).payload() == payload
 
 
 @pytest.mark.parametrize(
@@ -95,29 +99,28 @@ def test_gradients_are_those_of_what_is_trained(
 ) -> None:
     """40 of 1000 parameters, in bf16. Sharded weights are gathered whether they are trained or not."""
     regime = world(sharding, trained_parameters=40, **{"gradient_parameters": 40} | changes)
-    assert payload_bytes(regime, UNITS, computed_in_bytes=2) == payload
+    assert step(regime, UNITS).payload() == payload
 
 
 def test_zero2_sends_three_volumes() -> None:
-    payload = payload_bytes(world("zero2"), None, computed_in_bytes=2) or {}
+    payload = step(world("zero2"), None).payload() or {}
     assert sum(sent_bytes(name, size, 8) or 0 for name, size in payload.items()) == 3 * 2000 * 7 / 8
 
 
 def test_on_a_hybrid_mesh_each_operation_has_its_own_ranks() -> None:
     regime = world("fully_shard", mesh={"dp_replicate": 2, "dp_shard": 4})
-    payload = payload_bytes(regime, UNITS, computed_in_bytes=2) or {}
     parts = {"reduce_scatter": 2000 * 3 / 4, "all_gather": 6600 * 3 / 4, "all_reduce": 2 * 500 / 2}
-    assert sent(regime, payload, gloo=False) == parts
+    assert step(regime, UNITS).sent(gloo=False) == parts
     whole = 2 * 2000 * 3 / 4 + 2 * 500 / 2  # gloo reduces to all of the four
-    assert sent(regime, payload, gloo=True) == {"all_reduce": whole, "all_gather": 6600 * 3 / 4}
+    assert step(regime, UNITS).sent(gloo=True) == {"all_reduce": whole, "all_gather": 6600 * 3 / 4}
 
 
 def test_without_the_units_runs_a_sharded_model_has_no_formula() -> None:
-    assert payload_bytes(world("FULL_SHARD"), None, computed_in_bytes=2) is None
+    assert step(world("FULL_SHARD"), None).payload() is None
 
 
 def test_one_rank_sends_nothing() -> None:
-    assert payload_bytes(world("none", 1, reduction_dtype=None), {}, computed_in_bytes=2) == {}
+    assert step(world("none", 1, reduction_dtype=None), {}).payload() == {}
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from examples import CUDA_MACHINE, ok, rank, regime, result, rss, vram
+from examples import CUDA_MACHINE, cell, ok, rank, regime, result, rss, vram
 
 from bench.records.cell import Regime, Train
 from bench.records.devices import GPUS, peak_rate
@@ -13,7 +13,7 @@ from bench.records.machine import Machine
 from bench.records.observed import Observed
 from bench.records.outcome import Ok, Oom, Reported
 from bench.records.rank_outcome import Tokens, Work
-from bench.report.formulas import State, state
+from bench.report.formulas import State, StepFormulas
 from bench.report.summary import summarize
 from bench.report.tables.theory import theory as theory_table
 from bench.report.tables.theory import utilization_table
@@ -28,6 +28,10 @@ def world(sharding: str, ranks: int = 8, parameters: int = 8 * GB, **changes: An
     trained = changes.get("trained_parameters", parameters)
     fields = {"sharding": sharding, "world_size": ranks, "parameters": parameters, "trained_parameters": trained}
     return regime().model_copy(update={**known, **fields, "gradient_parameters": trained, **changes})
+
+
+def state(regime: Regime) -> State:
+    return StepFormulas(cell(), 1, regime).state()
 
 
 def parts_of(found: State) -> tuple[float, ...]:

@@ -20,8 +20,7 @@ def theory(summary: Summary) -> Table:
     lines = [theory_of(cell) for cell in summary.cells]
     cpu = any(machine.hardware.device == "cpu" for machine in summary.machines)
     regimes = [line.regime for line in lines if line.regime]
-    more = sorted({line.state.note for line in lines if line.state and line.state.note})
-    frozen = any(regime.trained_parameters < regime.parameters for regime in regimes)
+    more = dict.fromkeys(note for line in lines if line.state for note in line.state.notes)
 
     def of_state(header: str, part: Callable[[State], float]) -> Column[Theory]:
         return Number(header, lambda line: size(part(line.state)) if line.state else UNKNOWN)
@@ -47,7 +46,6 @@ def theory(summary: Summary) -> Table:
         notes=(
             "weights to predicted: bytes of model state on each rank after arXiv:1910.02054; n/a for"
             " optimizers other than AdamW."
-            + (" Under FSDP1, all parameters of a unit have gradients if one is trained." if frozen else "")
             + "".join(f" {note}" for note in more)
             + " measured: peak allocated without the part that grows with the batch, extrapolated from two"
             " batches; with only one batch, its full peak. buckets: DDP's copy of the gradients. rest: memory that a"
