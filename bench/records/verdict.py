@@ -148,8 +148,9 @@ next_fails    max fits, and the next candidate does not
 tolerance     max fits, and a batch within the tolerance above it does not
 cap_fits      the largest allowed batch fits
 nothing_fits  the smallest candidate does not fit
-contradicted  several times a batch ran out of memory although it, or a larger one, had fitted before. max fits and
-              nothing at or below it has failed, but this machine does not show reliably whether more would fit
+contradicted  several times, or at the smallest candidate, a batch ran out of memory although it, or a larger one, had
+              fitted. max fits and nothing at or below it has failed, but this machine does not show reliably whether
+              more would fit
 """
 
 
@@ -174,7 +175,7 @@ class Verdict(Frozen):
 
     kind: Literal["verdict"] = "verdict"
     max_batch_per_rank: int | None
-    """None: not even the smallest candidate fits."""
+    """None: the smallest candidate does not fit."""
     certificate: Certificate
     fits: int | None
     """Lower end of the bracket: the largest batch that was seen to fit."""

@@ -59,14 +59,14 @@ def next_step(
         why="",
     )
     words = [
-        _max_in_words(bracket, certificate, goal),
+        _max_in_words(bracket, certificate, goal, sorted_evidence.seen),
         *_answers_in_words(verdict, goal),
         *_samples_in_words(sorted_evidence.seen, safe or best),
     ]
     return verdict.model_copy(update={"why": "; ".join(filter(None, words))})
 
 
-def _max_in_words(bracket: Bracket, certificate: Certificate, goal: Goal) -> str:
+def _max_in_words(bracket: Bracket, certificate: Certificate, goal: Goal, seen: Sequence[Observation]) -> str:
     fits, fails = bracket
     match certificate:
         case "next_fails":
@@ -78,6 +78,12 @@ def _max_in_words(bracket: Bracket, certificate: Certificate, goal: Goal) -> str
         case "nothing_fits":
             finer = "; a smaller batch may, with a smaller granularity" if goal.granularity > 1 else ""
             return f"not even {goal.granularity} fits{finer}"
+        case "contradicted" if fails == goal.granularity:
+            fitted = max(o.batch for o in seen if o.outcome == "ok")
+            return (
+                f"{fails} does not fit, and {fitted} does: memory does not grow with the batch here, and a search takes"
+                " for granted that it does; measure the batches themselves"
+            )
         case "contradicted":
             bounds = f"{fits} fits and nothing up to it has failed" if fits else f"{fails} does not fit"
             return f"{bounds}, but later a batch that had fitted, or a smaller one, ran out of memory: max is uncertain"

@@ -56,9 +56,9 @@ def settle(
     """The bracket of max with its certificate, or the next step towards it."""
     seen = evidence.seen
     bracket = bracket_of(seen)
-    if certificate := bracket.certificate(goal):
-        return bracket, certificate
     fitted = max((o.batch for o in seen if o.outcome == "ok"), default=0)
+    if certificate := bracket.certificate(goal):
+        return bracket, "contradicted" if certificate == "nothing_fits" and fitted else certificate
     if len({o.batch for o in seen if o.outcome == "oom" and o.batch <= fitted}) >= CONTRADICTIONS:
         return bracket, "contradicted"
     plan = prior.trusted(expected, evidence, goal)
