@@ -91,7 +91,7 @@ def explain(
     tables: list[Table] = []
     found = None
     if len(steps_of) == 2:
-        found = waterfall(steps_of[0], steps_of[1], _judged(cells, results))
+        found = waterfall(steps_of[0], steps_of[1], _judged(cells, results) if cells else None)
     title, sentences = f"A step of {steps_of[0].name}", []
     if found is not None:
         title = f"{steps_of[1].name} against {steps_of[0].name}"
@@ -343,21 +343,19 @@ def _rows(report: "Report", results: "Sequence[Result]") -> "Iterator[tuple[Row,
         yield row, off.get(row.id, 0.0)
 
 
-def _judged(cells: Sequence[Named], results: "Sequence[Result]") -> "Judged | None":
-    """How sure it is that the second step is longer: what a report would say."""
+def _judged(cells: Sequence[Named], results: "Sequence[Result]") -> "Judged":
+    """How sure it is that the second step is longer, for as many samples: what a report would say."""
     from bench.explain.waterfall import Judged
     from bench.report.speedup import SpeedUp
 
-    if len({result.attempt.batch_global for result in results}) != 1:
-        return None
     reports = {run: _report(run) for run in {one.run for one in cells}}
     (row, off), (other, other_off) = [
         found for one, result in zip(cells, results, strict=True) for found in _rows(reports[one.run], [result])
     ]
     share, n = (1 + off) * (1 + other_off) - 1, max(report.comparisons for report in reports.values())
-    pair = SpeedUp(row=row, reference=other, matched=True, off=share, comparisons=n)
+    pair = SpeedUp(row=row, reference=other, matched=False, off=share, comparisons=n)
     ratio = pair.ratio  # of rates: the inverse of that of steps
-    return Judged(ratio.decides, "" if ratio.has_winner else ratio.word)
+    return Judged(ratio.decides, "" if ratio.has_winner else ratio.word, other.batch_global / row.batch_global)
 
 
 def _aside() -> "Console":

@@ -91,9 +91,11 @@ class Judged(NamedTuple):
     """How sure it is that one step is longer than the other, as a report says it of their throughputs."""
 
     interval: tuple[float, float]
-    """Of how many times one step takes the other: what the word rests on."""
+    """Of how many times one takes the other, for as many samples: what the word rests on."""
     word: str = ""
     """Empty where one of them is faster for sure."""
+    samples: float = 1.0
+    """How many times the samples of one step are those of the other."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +107,7 @@ class Waterfall:
     bars: tuple[Bar, ...]
     """The largest first. Their differences sum to that of the steps."""
     judged: Judged | None = None
-    """None for traces of others, and for steps of unequal numbers of samples."""
+    """None for traces of others."""
 
     @property
     def difference_s(self) -> float:
@@ -115,27 +117,33 @@ class Waterfall:
     def sentence(self) -> str:
         """``fsdp2 is 1.39× slower than ddp (1.30 to 1.48): 61 % is exposed all-gather in backward, 17 % within noise.``
 
-        Without the parts where `doubt` says that they do not explain the difference."""
+        Without the parts where `doubt` says that they do not explain the difference. Steps of unequal numbers of
+        samples are compared for as many samples, and their parts as they are.
+        """
         whole, names = self.difference_s, (self.after.name, self.before.name)
+        samples = 1.0 if self.judged is None else self.judged.samples
         parts = [bar for bar in self.bars if bar.name not in (OVERHEAD, LAUNCH)]
         told = [bar for bar in parts if not bar.noise and bar.difference_s * whole > 0.05 * whole**2][:MOST_TOLD]
-        ratio = self.after.step_s / self.before.step_s
-        if not told:
-            return (
-                f"{names[0]} takes {ratio:.2f}× the step of {names[1]}{self._sure()}: no part differs by more than"
-                " noise."
-            )
+        longer = self.after.step_s / self.before.step_s
+        takes = f"{names[0]} takes {longer:.2f}× the step of {names[1]}"
+        if not told and samples == 1:
+            return f"{takes}{self._sure()}: no part differs by more than noise."
+        ratio = longer / samples
         how = f"{ratio:.2f}× slower" if ratio >= 1 else f"{1 / ratio:.2f}× faster"
         sure = self._sure(inverse=ratio < 1)
-        if self.doubt:
-            return f"{names[0]} is {how} than {names[1]}{sure}."
+        said = f"{names[0]} is {how} than {names[1]}{sure}"
+        if samples != 1:
+            said = f"{takes} for {samples:.3g}× the samples: for as many samples, it is {how}{sure}"
+        if self.doubt or not told:
+            return f"{said}."
         noise_s = sum(bar.difference_s for bar in parts if bar.noise)
         rest_s = sum(bar.difference_s for bar in parts) - noise_s
         others = {"within noise": noise_s, "other parts": rest_s - sum(bar.difference_s for bar in told)}
         of_measuring = {bar.name: bar.difference_s for bar in self.bars if bar.name in (OVERHEAD, LAUNCH)}
         shares = [f"{bar.difference_s / whole * 100:.0f} % is {bar.name}" for bar in told]
         shares += _shares(others, whole)
-        said = f"{names[0]} is {how} than {names[1]}{sure}: {', '.join(shares)}."
+        said += ": " if samples == 1 else ". Of the difference between the steps, "
+        said += f"{', '.join(shares)}."
         measuring = _shares(of_measuring, whole)
         return f"{said} Of measuring, not of the steps: {', '.join(measuring)}." if measuring else said
 

@@ -128,4 +128,5 @@ def _meets(points: list[tuple[CellPlan, int | str]], condition: str, where: str)
 def _settings(plan: CellPlan, batch: int | str) -> Values:
     cell = plan.cell
     top = cell.model_dump(mode="json", include={"backend", "num_processes", "num_nodes", "mixed_precision"})
-    return {**cell.train_settings, **cell.options, **plan.axes, **top, "batch": batch}
+    several = {"accumulate": cell.micro_batches(batch)} if cell.train.global_batch and isinstance(batch, int) else {}
+    return {**cell.train_settings, **several, **cell.options, **plan.axes, **top, "batch": batch}

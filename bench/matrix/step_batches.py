@@ -10,7 +10,7 @@ from bench.matrix import script
 from bench.matrix.combinations import Combination, Value
 from bench.matrix.matrix_file import Matrix, Values
 from bench.matrix.yaml_file import Key, Places, dotted, place_of, refusal, show
-from bench.records.cell import Train
+from bench.records.cell import MOST_MICRO_BATCHES, Train
 from bench.records.script import CALLED_MICRO_BATCHES, MICRO_BATCHES, Script
 
 OWN: Key = ("train", "accumulate")
@@ -152,12 +152,12 @@ def _of_script(command: Script, matrix: Matrix, options: Values, given: Combinat
             key,
             fix="hand over one of them",
         )
-    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
+    if isinstance(steps, bool) or not isinstance(steps, int) or not 1 <= steps <= MOST_MICRO_BATCHES:
         raise refusal(
             f"{show(steps)} cannot be used: a command's {name} is how many batches make one optimizer step",
             matrix.places,
             key,
-            allowed="a whole number, at least 1",
+            allowed=f"a whole number from 1 to {MOST_MICRO_BATCHES}",
             fix="give the axis another name if it means something else",
         )
     return steps

@@ -29,6 +29,7 @@ Optimizer = Annotated[str, AfterValidator(_optimizer), WithJsonSchema({"type": "
 
 COST = "cost"
 """Marks a setting that changes what a step costs, and not its losses."""
+MOST_MICRO_BATCHES = 1_000_000
 SWITCH = "switch"
 """Marks a setting that most runs leave alone: a report names it only where it differs from its default."""
 
@@ -82,13 +83,13 @@ class Train(Frozen):
     weight_decay: Annotated[Finite, Field(ge=0)] = 0.01
     max_grad_norm: Annotated[Finite, Field(gt=0)] | None = 1.0
     """Gradients are clipped to this global norm. null: they are not clipped."""
-    accumulate: Annotated[int, Field(ge=1, le=10_000)] = 1
+    accumulate: Annotated[int, Field(ge=1, le=MOST_MICRO_BATCHES)] = 1
     """Micro-batches of one optimizer step: each rank adds up the gradients of so many batches. `batch` is the size of
     one of them; samples/s counts all."""
     global_batch: Annotated[int, Field(ge=1, le=2**40)] | None = None
     """Instead of `accumulate`: the samples of one optimizer step of all ranks. Each rank takes as many micro-batches of
     `batch` as that needs, and only batches that divide it are measured."""
-    accumulate_sync: Literal["last", "each"] | None = None
+    accumulate_sync: Annotated[Literal["last", "each"] | None, COST] = None
     """With `accumulate`: reduce gradients between ranks in the ``last`` micro-batch of a step, or in ``each``. null: as
     accelerate does, the last; ZeRO-2 and ZeRO-3 can only reduce in each."""
     find_unused_parameters: Annotated[bool, COST] = False

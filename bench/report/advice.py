@@ -17,7 +17,7 @@ from bench.records.verdict import Goal, Probe, Verdict
 from bench.report.controlled import ID, PARTIAL, RUN, controlled_key
 from bench.report.doubts import may_be_off
 from bench.report.missing import Missing
-from bench.report.naming import caption, search_end, value_of
+from bench.report.naming import MICRO_BATCHES_CAPTION, caption, search_end, value_of
 from bench.report.rows import CellRows, Row, RowId, Summary
 from bench.report.speedup import Pair, SpeedUp, between
 from bench.units import counted, percent
@@ -183,7 +183,8 @@ def _advise_all(
     advice, off = [], may_be_off(summary)
     for cells, headroom, with_headroom in searches:
         row = cells[0].rows[0]
-        parts = [f"{caption(name)} {value_of(row, name)}" for name in columns if name != "global_batch"]
+        followed = {"global_batch"} if row.global_batch is None else {"global_batch", MICRO_BATCHES_CAPTION}
+        parts = [f"{caption(name)} {value_of(row, name)}" for name in columns if name not in followed]
         on = "" if "num_processes" in columns else f" on {counted(row.world_size, 'rank')}"
         stated = row.global_batch is not None and "global_batch" not in choices
         parts += [f"at a global batch of {row.global_batch}{on}"] if stated else []

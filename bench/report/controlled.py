@@ -15,8 +15,9 @@ from bench.units import UNKNOWN
 
 SEEN_WHEN_MEASURED = frozenset({"masters_dtype", "optimizer_dtype"})
 """Known only of measured rows: a cell that ran out of memory has none."""
-PARTIAL = SEEN_WHEN_MEASURED | {"weights"}
-"""Fields that one side alone may know: `train.weights` does not apply to every backend."""
+PARTIAL = SEEN_WHEN_MEASURED | {"weights", "accumulate_sync"}
+"""Fields that one side alone may know: `train.weights` does not apply to every backend, nor `train.accumulate_sync` to
+steps of one micro-batch."""
 ID = "cell id"
 """The setting that tells cells apart which no other one does. No option has a name with a space."""
 RUN = plan.RUN

@@ -14,7 +14,8 @@ from bench.report.naming import setting
 from bench.report.summary import row_of
 
 MAX_LISTED = 12
-BATCH = re.compile(r"(?:^|\s)batch=(\S*)")
+BATCH = re.compile(r"(?:^|\s)(?:micro-)?batch=(\S*)")
+ACCUMULATE = re.compile(r"(?:^|\s)accumulate=(\S*)")
 
 
 def find_cell(results: Sequence[Result], words: str) -> list[Result]:
@@ -22,11 +23,19 @@ def find_cell(results: Sequence[Result], words: str) -> list[Result]:
 
     Args:
         words: a cell's id or folder name, the beginning of either, settings, or both: ``backend=fsdp num_cams=4``, or
-            ``fsdp num_cams=4``. With ``batch=8``, only the results of this batch.
+            ``fsdp num_cams=4``. With ``batch=8``, only the results of this batch. Where a global batch is given,
+            ``accumulate=4`` names the batch that needs so many.
 
     Raises:
         InputError: no cell matches, more than one does, or the cell has no result of the batch.
     """
+    several = ACCUMULATE.findall(words)
+    if several and any(result.attempt.cell.train.global_batch for result in results):
+        with_it = [result for result in results if str(_micro_batches(result)) == several[-1]]
+        if not with_it:
+            allowed = sorted({_micro_batches(result) for result in results})
+            raise InputError(f"no step has accumulate={several[-1]}", allowed=list(map(str, allowed)))
+        return find_cell(with_it, ACCUMULATE.sub("", words))
     by_cell: dict[str, list[Result]] = {}
     for result in results:
         by_cell.setdefault(result.attempt.cell.id, []).append(result)
@@ -47,6 +56,10 @@ def find_cell(results: Sequence[Result], words: str) -> list[Result]:
         )
     found = by_cell[matching[0]]
     return _of_batch(found, batches[-1]) if batches else found
+
+
+def _micro_batches(result: Result) -> int:
+    return result.attempt.cell.micro_batches(result.attempt.batch_per_rank)
 
 
 def _of_batch(results: Sequence[Result], batch: str) -> list[Result]:

@@ -70,13 +70,18 @@ def cell_name(summary: Summary, row: Row) -> str:
 
 
 def settings_name(settings: Mapping[str, JsonValue], names: Iterable[str]) -> str:
-    """Some settings as one name: ``ddp, num_cams 4``. Of the backend, only the value."""
+    """Some settings as one name: ``ddp, num_cams 4``. Of the backend, only the value. At a global batch, micro-batches
+    belong to the batch: see `batch_in_words`."""
+    if settings.get("global_batch") is not None:
+        names = [name for name in names if name != MICRO_BATCHES_CAPTION]
     parts = {name: setting(name, settings[name]) if name in settings else UNKNOWN for name in names}
     return ", ".join(value if name == "backend" else f"{caption(name)} {value}" for name, value in parts.items())
 
 
 def value_of(row: Row, name: str) -> str:
     """A row's setting in words; n/a where it is unknown."""
+    if name == MICRO_BATCHES_CAPTION and row.global_batch is not None:
+        return str(row.micro_batches)
     return setting(name, row.settings[name]) if name in row.settings else UNKNOWN
 
 

@@ -44,6 +44,11 @@ def test_the_sentence_is_as_sure_as_a_report_and_names_no_part_that_the_profiler
     assert told.sentence.startswith("b is 2.00× slower than a (1.60 to 2.50): 9")
     back = waterfall(replace(longer, unprofiled_s=0.2), before, Judged((0.4, 0.625)))
     assert back.sentence.startswith("a is 2.00× faster than b (1.60 to 2.50): 9")
+    more = waterfall(before, replace(longer, unprofiled_s=0.2), Judged((0.4, 0.6), samples=4))
+    assert more.sentence.startswith(
+        "b takes 2.00× the step of a for 4× the samples: for as many samples, it is 2.00× faster (1.67 to 2.50)."
+        " Of the difference between the steps, 9"
+    )
     doubted = waterfall(before, replace(longer, unprofiled_s=0.3), Judged((1.6, 2.5)))
     assert doubted.sentence == "b is 2.00× slower than a (1.60 to 2.50)."
 

@@ -111,7 +111,7 @@ def test_a_section_given_as_a_whole_is_checked_field_by_field(load_text: LoadTex
         (', "{gradient_accumulation_steps}"', "gradient_accumulation_steps: [1, 4]", [1, 4]),
         (', "{accum}"', "accum: [2]", [2]),
         (', --gradient-accumulation-steps, "8"', "", [8]),
-        (", --grad_accum=8", "", [8]),
+        (", --grad_accum=20001", "", [20001]),
         (", trainer.accumulate_grad_batches=4", "", [4]),
         (", ++training.gradient_accumulation_steps=4", "", [4]),
         (', "--accum 4 --lr 1"', "", [4]),

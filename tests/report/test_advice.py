@@ -751,6 +751,11 @@ def test_global_batches_are_tasks_of_their_own_and_said_where_steps_accumulate()
     summary = summarize(several)
     (compared,) = advise(summary, choices=frozenset({"global_batch"}))
     assert not compared.task
+    beside = told([*several, measured(2, 0.1, train={"accumulate": 2})])
+    assert [line.partition(":")[0] for line in beside][:2] == [line.partition(":")[0] for line in lines]
+    one = [measured(2, 0.1 * number, train={"accumulate": number}) for number in (1, 2)]
+    (compared,) = advise(summarize(one), choices=frozenset({"accumulate"}))  # `accumulate_sync` applies to one of them
+    assert len(compared.cells) == 2
     grown = [measured(2, 0.2, train={"accumulate": 2}), measured(4, 0.3, train={"accumulate": 2})]
     grown += [measured(2, 0.1, backend="fsdp", train={"accumulate": 2})]
     shown = rendered(grown)

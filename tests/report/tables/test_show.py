@@ -83,6 +83,14 @@ def test_a_value_may_hold_spaces_quotes_and_what_looks_like_a_setting(mode: str)
     assert find_cell(cells, f"mode={json.dumps(mode, ensure_ascii=False)} batch=2") == cells[1:]
 
 
+def test_at_a_global_batch_a_row_is_found_by_its_micro_batches() -> None:
+    several = [result(batch=batch, train={"global_batch": 32}) for batch in (4, 16)]
+    for words in ("backend=ddp accumulate=4", "ddp batch=4", "ddp micro-batch=4"):
+        assert find_cell(several, words) == several[:1]
+    with pytest.raises(InputError, match="no step has accumulate=3"):
+        find_cell(several, "ddp accumulate=3")
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
