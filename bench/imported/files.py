@@ -1,9 +1,10 @@
 """A file -> its rows, with the place of every value. Pure, except for reading the file."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TypeVar
 
 from pydantic import JsonValue
 
@@ -17,6 +18,7 @@ from bench.records.phases import STORED_PHASES
 from bench.records.stated import FIGURES, RESULTS
 from bench.units import UNKNOWN
 
+Value = TypeVar("Value")
 Values = dict[str, JsonValue]
 UNSAID = ("", UNKNOWN, "na", "-", "\u2013", "\u2014", "?")
 """Table cells that mean unknown, in lower case."""
@@ -58,6 +60,19 @@ class Given:
     def wrong(self, name: str, problem: str, *, allowed: str | None = None, fix: str | None = None) -> InputError:
         """The error of a value."""
         return InputError(problem, where=self.place(name), field=name, allowed=allowed, fix=fix)
+
+    def read(self, name: str, parse: Callable[[JsonValue], Value]) -> Value | None:
+        """The parsed value of a field; None if the row does not have it.
+
+        Raises:
+            InputError: it cannot be used.
+        """
+        if name not in self.values:
+            return None
+        try:
+            return parse(self.values[name])
+        except Expected as error:
+            raise self.wrong(name, f"{show(self.values[name])} cannot be used", allowed=str(error)) from error
 
 
 @dataclass(frozen=True, kw_only=True)
