@@ -1,6 +1,7 @@
 """What the rows of a published table mean together: settings among unknown columns, batches, and rates. Pure."""
 
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -53,10 +54,22 @@ def understood(rows: Sequence[Given]) -> tuple[list[Given], list[str]]:
     read_as = [f"read: {names}; --map FIELD=NAME reads one otherwise"] if names else []
     return found, [
         *read_as,
+        *_unclear(rows),
         *named,
         *left,
         *(f"samples/s is n/a in {counted(n, 'row')}: {why}" for why, n in said.items()),
     ]
+
+
+def _unclear(rows: Sequence[Given]) -> list[str]:
+    """What reads columns of memory that do not say which memory."""
+    told = []
+    for column, unit in {column: unit for row in rows for column, unit in row.unclear.items()}.items():
+        maps = [shlex.quote(f"{name}_{unit}={one_line(column, 60)}") for name in ("peak_allocated", "peak_reserved")]
+        how = f"--map {maps[0]} or --map {maps[1]} says which" if unit else "put the word after memory in its name"
+        which = "may be allocated or reserved memory, so at most its share of the capacity is shown"
+        told.append(f"{one_line(column, 60)} {which}: {how}")
+    return told
 
 
 def _is_empty(row: Given) -> bool:
