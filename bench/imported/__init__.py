@@ -20,7 +20,7 @@ class Imported:
     not_read: tuple[str, ...]
     """Columns of bench's own tables that follow from others."""
     notes: tuple[str, ...]
-    """Columns and keys that are kept as they were written."""
+    """Columns and keys that are only kept as they were written."""
     told: tuple[str, ...]
     """Sentences about settings among the columns, and about rows or figures that could not be used."""
 
@@ -83,9 +83,10 @@ def read_all(
     )
     if untimed:
         told.append(f"{counted(untimed, 'row')} without a step time or throughput: reports leave out their figures")
+    named = {name for row in rows for name in row.named}
     return Imported(
         results=tuple(results),
         not_read=tuple(dict.fromkeys(key for table in tables for key in table.not_read)),
-        notes=tuple(dict.fromkeys(name for row in understood_rows for name in row.notes)),
+        notes=tuple(dict.fromkeys(name for row in understood_rows for name in row.notes if name not in named)),
         told=tuple(told),
     )

@@ -1,22 +1,25 @@
 """A file -> its rows, with the place of every value. Pure, except for reading the file."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TypeVar
 
 from pydantic import JsonValue
 
 from bench.errors import InputError, near_miss
 from bench.imported import fields, tables
 from bench.imported.fields import FIELDS, NOTE, OPTION, UNITS_IN_WORDS, Expected
+from bench.imported.names import BYTES as UNITS
 from bench.imported.names import GPUS, RATE, Meaning, backend_of, fields_of, is_own, meaning, rate_of
 from bench.imported.tables import Grid
 from bench.matrix.yaml_file import parse_json, read_text, show
 from bench.records.phases import STORED_PHASES
-from bench.records.stated import FIGURES, RESULTS
+from bench.records.stated import BYTES, FIGURES, RESULTS
 from bench.units import UNKNOWN
 
+Value = TypeVar("Value")
 Values = dict[str, JsonValue]
 UNSAID = ("", UNKNOWN, "na", "-", "\u2013", "\u2014", "?")
 """Table cells that mean unknown, in lower case."""
@@ -48,6 +51,9 @@ class Given:
     """What is kept as it was written: figures that bench has no place for, and numbers that are not exact."""
     named: Mapping[str, str] = field(default_factory=dict)
     """The fields of columns that have other names, by these names."""
+    unclear: Mapping[str, str | None] = field(default_factory=dict)
+    """Columns of memory that may be allocated or reserved, and the end of the fields that read them: ``gb``. None: no
+    field has their unit."""
     of_table: bool = False
     """Whether somebody chose its columns. A JSON file holds whatever its program had."""
 
@@ -58,6 +64,19 @@ class Given:
     def wrong(self, name: str, problem: str, *, allowed: str | None = None, fix: str | None = None) -> InputError:
         """The error of a value."""
         return InputError(problem, where=self.place(name), field=name, allowed=allowed, fix=fix)
+
+    def read(self, name: str, parse: Callable[[JsonValue], Value]) -> Value | None:
+        """The parsed value of a field; None if the row does not have it.
+
+        Raises:
+            InputError: it cannot be used.
+        """
+        if name not in self.values:
+            return None
+        try:
+            return parse(self.values[name])
+        except Expected as error:
+            raise self.wrong(name, f"{show(self.values[name])} cannot be used", allowed=str(error)) from error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -286,6 +305,7 @@ def _row(
     values = _exact(entry, {name: said for name, said in names.items() if _is_field(said)}, where, start or {})
     unknown: Values = {}
     named: dict[str, str] = {}
+    unclear: dict[str, str | None] = {}
     for name in (name for name, said in names.items() if said != NOTE and not _is_field(said)):
         if (known := meaning(name if of_table else name.rpartition(".")[2])) is None:
             unknown[name] = entry[name]
@@ -293,7 +313,9 @@ def _row(
         found, kept = _found(entry[name], known, where, name)
         fresh = {field: value for field, value in found.items() if not _taken(field, values)}
         values |= fresh
-        if read := [field for field in fresh if field not in (name, "outcome", "reason")]:
+        if "peak_bytes" in fresh:
+            unclear[name] = _unit(entry[name], known)
+        elif read := [field for field in fresh if field not in (name, "outcome", "reason")]:
             named[name] = " and ".join(read)
         if kept or fresh.keys() < found.keys():
             notes[name] = entry[name]
@@ -309,6 +331,7 @@ def _row(
         unknown=unknown,
         notes=notes,
         named=named,
+        unclear=unclear,
         of_table=of_table,
     )
 
@@ -350,7 +373,8 @@ def _found(value: JsonValue, known: Meaning, where: str, name: str) -> tuple[Val
             backend = backend_of(fields.text(value))
             return {"backend": backend}, backend != str(value).lower()
         if known.field in (RATE, "samples_per_s", *fields.RATES):
-            return _rate(value, known.field), True
+            found = _rate(value, known.field)
+            return found, found != {"samples_per_s": value}
         if known.units is not None:
             return _quantity(value, known, known.units)
     except Expected as error:
@@ -383,6 +407,14 @@ def _quantity(value: JsonValue, known: Meaning, units: Mapping[str, float]) -> t
     size = fields.quantity(value, known.scale or 1.0, units=units)
     exact = number is not None and number.bare and known.field != "peak_bytes"
     return {known.field: size}, not exact
+
+
+def _unit(value: JsonValue, known: Meaning) -> str | None:
+    """The end of a field that reads a column of memory as it is written."""
+    number = fields.amount(value)
+    if number and number.unit:
+        return BYTES[0]  # any: the value's own unit counts
+    return next((unit for unit in BYTES if UNITS[unit] == (known.scale or 1.0)), None)
 
 
 # JSON

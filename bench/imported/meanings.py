@@ -1,6 +1,7 @@
 """What the rows of a published table mean together: settings among unknown columns, batches, and rates. Pure."""
 
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -30,10 +31,15 @@ def understood(rows: Sequence[Given]) -> tuple[list[Given], list[str]]:
     """
     full, named = _settings([row for row in rows if not _is_empty(row)])
     said: dict[str, int] = {}
-    found, errors = [], list[InputError]()
+    batched, found, errors = list[Given](), list[Given](), list[InputError]()
     for row in full:
         try:
-            derived, why = _with_rate(_with_batch(row))
+            batched.append(_with_batch(row))
+        except InputError as error:
+            errors.append(error)
+    for row in _with_global_batches(batched):
+        try:
+            derived, why = _with_rate(row)
         except InputError as error:
             errors.append(error)
             continue
@@ -48,10 +54,22 @@ def understood(rows: Sequence[Given]) -> tuple[list[Given], list[str]]:
     read_as = [f"read: {names}; --map FIELD=NAME reads one otherwise"] if names else []
     return found, [
         *read_as,
+        *_unclear(rows),
         *named,
         *left,
         *(f"samples/s is n/a in {counted(n, 'row')}: {why}" for why, n in said.items()),
     ]
+
+
+def _unclear(rows: Sequence[Given]) -> list[str]:
+    """What reads columns of memory that do not say which memory."""
+    told = []
+    for column, unit in {column: unit for row in rows for column, unit in row.unclear.items()}.items():
+        maps = [shlex.quote(f"{name}_{unit}={one_line(column, 60)}") for name in ("peak_allocated", "peak_reserved")]
+        how = f"--map {maps[0]} or --map {maps[1]} says which" if unit else "put the word after memory in its name"
+        which = "may be allocated or reserved memory, so at most its share of the capacity is shown"
+        told.append(f"{one_line(column, 60)} {which}: {how}")
+    return told
 
 
 def _is_empty(row: Given) -> bool:
@@ -158,33 +176,55 @@ def _whole(row: Given, name: str) -> int | None:
 
 
 def _with_batch(row: Given) -> Given:
-    """The batch of a rank in one forward, from the samples of a step: global / ranks / micro-batches.
+    """The batch of a rank in one forward, from the samples of a step: global / ranks / micro-batches; and the
+    micro-batches, where the batch is given.
 
     Raises:
         InputError: the batch, the ranks, the micro-batches and the global batch contradict each other.
     """
-    batch, ranks, several = (_whole(row, name) for name in ("batch", "num_processes", "accumulate"))
-    total, place = _whole(row, "global_batch"), row.place("global_batch")
-    values = {name: value for name, value in row.values.items() if name != "global_batch"}
+    batch, ranks, several, total = (
+        row.read(name, fields.count) for name in ("batch", "num_processes", "accumulate", "global_batch")
+    )
+    given = {"global_batch": total} if total else {}
     if total is None and batch is None:
-        total, place = _from_rates(row, (ranks or 1) * (several or 1)), row.where
-    if total and ranks:
-        if batch and total % (batch * ranks) == 0:
-            several = several or total // (batch * ranks)
-        each = total / ranks / (several or 1)
-        if each % 1 or (batch and batch != each):
-            raise InputError(
-                f"{total} samples a step are impossible: {f'batch {batch} on ' if batch else ''}{ranks} ranks"
-                f"{f', {several} micro-batches each,' if several else ''} "
-                + (f"give {batch * ranks * (several or 1)}" if batch else "cannot share them evenly"),
-                where=place,
-                field="global_batch",
-                fix="batch is the number of samples of one rank in one forward; leave one of the two out",
-            )
-        values |= {"batch": int(each)} | ({"accumulate": several} if several and several > 1 else {})
-    elif total and not batch:
-        values["global_batch"] = total  # for the message that the ranks are missing
-    return replace(row, values=values)
+        total = _from_rates(row, (ranks or 1) * (several or 1))
+    if total is None or ranks is None:
+        return row
+    if batch and total % (batch * ranks) == 0:
+        several = several or total // (batch * ranks)
+    each = total / ranks / (several or 1)
+    if each % 1 or (batch and batch != each):
+        raise row.wrong(
+            "global_batch",
+            f"{total} samples a step are impossible: {f'batch {batch} on ' if batch else ''}{ranks} ranks"
+            f"{f', {several} micro-batches each,' if several else ''} "
+            + (f"give {batch * ranks * (several or 1)}" if batch else "cannot share them evenly"),
+            fix="batch is the number of samples of one rank in one forward; leave one of the two out",
+        )
+    counts = {"batch": int(each), **({"accumulate": several} if several else {}), **given}
+    return replace(row, values={**row.values, **counts})
+
+
+def _with_global_batches(rows: Sequence[Given]) -> list[Given]:
+    """The rows with their global batch as a setting where micro-batches make it, and elsewhere with how many.
+
+    They make it in bench's own tables, and where other rows of a workload, on as many ranks, have it in several ways.
+    """
+    ways: dict[tuple[JsonValue, ...], set[JsonValue]] = {}
+    for row in rows:
+        if row.values.keys() >= {"global_batch", "accumulate"}:
+            whole, workload = row.values["global_batch"], canonical(row.values.get("workload"))
+            ways.setdefault((whole, workload, _whole(row, "num_processes")), set()).add(row.values["accumulate"])
+    made = {whole for (whole, *_), several in ways.items() if len(several) > 1}
+
+    def settled(row: Given) -> Given:
+        if "batch" not in row.values:
+            return row  # without ranks, as its error says
+        whole = row.values.get("global_batch")
+        other = "accumulate" if whole and (row.own or whole in made) else "global_batch"
+        return replace(row, values={name: value for name, value in row.values.items() if name != other})
+
+    return [settled(row) for row in rows]
 
 
 def _from_rates(row: Given, shares: int) -> int | None:

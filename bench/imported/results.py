@@ -14,7 +14,6 @@ from bench.imported import contradictions, fields, names
 from bench.imported.files import Given
 from bench.matrix.matrix_file import NAME_IN_WORDS
 from bench.matrix.validation import validate
-from bench.matrix.yaml_file import show
 from bench.records.base import Device, Frozen
 from bench.records.cell import Attempt, Cell, Measure, Train
 from bench.records.figures import CAPACITY_SHARE, STATED, Figure
@@ -67,7 +66,7 @@ def results_of(rows: Sequence[Given], at: str) -> list[Result]:
 
 def _count(row: Given, name: str) -> int | None:
     try:
-        return _read(row, name, fields.count)
+        return row.read(name, fields.count)
     except InputError:
         return None  # its row says so
 
@@ -77,7 +76,7 @@ def _result(row: Given, at: str, devices: int) -> Result:
     if errors:
         raise InputErrors(errors)
     options = {
-        name.removeprefix("workload."): _read(row, name, partial(fields.option, name))
+        name.removeprefix("workload."): row.read(name, partial(fields.option, name))
         for name in row.values
         if name in fields.OPTIONS or name.startswith("workload.")
     }
@@ -87,7 +86,7 @@ def _result(row: Given, at: str, devices: int) -> Result:
             where=row.place(f"workload.{reserved[0]}"),
             fix=f"name the column {reserved[0]}",
         )
-    if (length := _read(row, "seq_len", fields.count)) is not None:
+    if (length := row.read("seq_len", fields.count)) is not None:
         options["seq_len"] = length
     of_cell = _of_cell(row)
     cell = Cell(
@@ -95,7 +94,7 @@ def _result(row: Given, at: str, devices: int) -> Result:
         workload=_required(row, "workload", fields.text),
         options=options,
         num_processes=_required(row, "num_processes", fields.count),
-        mixed_precision=_read(row, "mixed_precision", fields.precision),
+        mixed_precision=row.read("mixed_precision", fields.precision),
         memory_limit_bytes=of_cell.memory_limit_bytes,
         train=of_cell.train,
         measure=of_cell.measure,
@@ -121,7 +120,7 @@ REQUIRED = ("backend", "workload", "num_processes", "batch")
 
 
 def _missing(row: Given, name: str) -> InputError | None:
-    if name in row.values:
+    if name in row.values or (name == "batch" and "global_batch" in row.values):  # then only the ranks are missing
         return None
     fix = (
         f"add a column; if it is the same for all rows, add {name}=... to the command line, or a line '# {name}: ...'"
@@ -146,44 +145,44 @@ def _of_cell(row: Given) -> _OfCell:
     sections: dict[str, type[Frozen]] = {"train": Train, "measure": Measure}
     data: dict[str, JsonValue] = {
         section: {
-            name: _read(row, name, partial(fields.setting, name)) for name in model.model_fields if name in row.values
+            name: row.read(name, partial(fields.setting, name)) for name in model.model_fields if name in row.values
         }
         for section, model in sections.items()
     }
-    data["memory_limit_bytes"] = _read(row, "memory_limit_bytes", lambda value: round(fields.quantity(value, 1.0)))
+    data["memory_limit_bytes"] = row.read("memory_limit_bytes", lambda value: round(fields.quantity(value, 1.0)))
     return validate(_OfCell, data, lambda key: (key[-1:], row.place(str(key[-1]))))
 
 
 def _machine(row: Given, most_processes: int) -> Machine:
-    devices = _read(row, "devices", fields.count) or most_processes
-    device = _read(row, "device", _one_of(get_args(Device))) or "cuda"
-    accelerator = _read(row, "accelerator", fields.text)
+    devices = row.read("devices", fields.count) or most_processes
+    device = row.read("device", _one_of(get_args(Device))) or "cuda"
+    accelerator = row.read("accelerator", fields.text)
     capacity = _bytes(row, "capacity")
     return Machine(
         hardware=StatedHardware(device=cast(Device, device), devices=devices, memory_bytes=capacity),
         accelerators=(accelerator,) * devices if accelerator else (),
-        driver=_read(row, "driver", fields.text),
-        cpu=_read(row, "cpu", fields.text),
+        driver=row.read("driver", fields.text),
+        cpu=row.read("cpu", fields.text),
         system=None,
-        python=_read(row, "python", fields.text),
-        libraries={name: version for name in LIBRARIES if (version := _read(row, name, fields.text))},
+        python=row.read("python", fields.text),
+        libraries={name: version for name in LIBRARIES if (version := row.read(name, fields.text))},
         bench=None,
-        git_commit=_read(row, "git_commit", fields.text),
+        git_commit=row.read("git_commit", fields.text),
         git_dirty=None,
-        allocator=_read(row, "allocator", fields.text),
+        allocator=row.read("allocator", fields.text),
         threads={},
     )
 
 
 def _outcome(row: Given, attempt: Attempt) -> Outcome:
-    kind = _read(row, "outcome", _one_of((*get_args(OutcomeKind), INVALID.word))) or "ok"
-    source = _read(row, "source", fields.text) or Path(re.sub(r"[:\[]\d+\]?$", "", row.where)).name
+    kind = row.read("outcome", _one_of((*get_args(OutcomeKind), INVALID.word))) or "ok"
+    source = row.read("source", fields.text) or Path(re.sub(r"[:\[]\d+\]?$", "", row.where)).name
     figures = [name for name in row.values if name in RESULTS]
     if kind not in ("ok", "reported", "scripted", INVALID.word) and (
         wrong := [name for name in figures if row.place(name) == row.where]
     ):
         raise row.wrong(wrong[0], f"{kind!r} cannot have figures", fix="leave it empty")
-    reason = _read(row, "reason", fields.text) or f"from elsewhere: {source}"
+    reason = row.read("reason", fields.text) or f"from elsewhere: {source}"
     match kind:
         case "oom":
             return Oom(rank=None, phase=None, reason=reason)
@@ -205,10 +204,10 @@ def stated_figures(row: Given, attempt: Attempt) -> dict[str, Any]:
         InputError: figures contradict each other.
     """
     step_times_s = _steps(row, attempt.cell.num_processes)
-    samples_per_s = _read(row, "samples_per_s", lambda value: fields.quantity(value, 1.0))
+    samples_per_s = row.read("samples_per_s", lambda value: fields.quantity(value, 1.0))
     step_s = max(step_times_s, default=None) or (attempt.batch_global / samples_per_s if samples_per_s else None)
     capacity, peak = _bytes(row, "capacity"), _bytes(row, "peak")
-    share = _read(row, "capacity_share", fields.share)
+    share = row.read("capacity_share", fields.share)
     phases_s = {
         name: mean_s for name in STORED_PHASES if (mean_s := _seconds(row, name, zero=name != "total")) is not None
     }
@@ -234,7 +233,7 @@ def stated_figures(row: Given, attempt: Attempt) -> dict[str, Any]:
 def _figure(row: Given, figure: Figure) -> float | None:
     if figure.kind == "bytes":
         return _bytes(row, figure.short.removesuffix("_bytes"))
-    return _read(row, figure.short, fields.share)
+    return row.read(figure.short, fields.share)
 
 
 def _steps(row: Given, num_processes: int) -> tuple[float, ...]:
@@ -245,7 +244,7 @@ def _steps(row: Given, num_processes: int) -> tuple[float, ...]:
             raise fields.Expected(f"a list of {num_processes} times in seconds, one per rank")
         return [fields.quantity(time, 1.0) for time in value]
 
-    one, many = _seconds(row, "step_time"), _read(row, "step_time_s_per_rank", per_rank)
+    one, many = _seconds(row, "step_time"), row.read("step_time_s_per_rank", per_rank)
     if one and many and abs(one / max(many) - 1) > contradictions.ROUNDING:
         raise row.wrong(
             "step_time_s_per_rank",
@@ -276,7 +275,7 @@ def _in_base_units(
     if not written:
         return None
     scale = units[written[0]]
-    return _read(row, f"{name}_{written[0]}", lambda value: fields.quantity(value, scale, units=units, zero=zero))
+    return row.read(f"{name}_{written[0]}", lambda value: fields.quantity(value, scale, units=units, zero=zero))
 
 
 def _one_of(allowed: Sequence[str]) -> Callable[[JsonValue], str]:
@@ -288,17 +287,7 @@ def _one_of(allowed: Sequence[str]) -> Callable[[JsonValue], str]:
     return read
 
 
-def _read(row: Given, name: str, read: Callable[[JsonValue], Value]) -> Value | None:
-    """The parsed value of a field; None if the row does not have it."""
-    if name not in row.values:
-        return None
-    try:
-        return read(row.values[name])
-    except fields.Expected as error:
-        raise row.wrong(name, f"{show(row.values[name])} cannot be used", allowed=str(error)) from error
-
-
 def _required(row: Given, name: str, read: Callable[[JsonValue], Value]) -> Value:
-    value = _read(row, name, read)
+    value = row.read(name, read)
     assert value is not None, name  # see REQUIRED
     return value

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from pydantic import JsonValue
 
 from bench.errors import InputError
 from bench.imported import read_all
@@ -70,3 +71,41 @@ def test_a_unit_in_a_column_whose_name_is_the_unit_is_refused(tmp_path: Path, co
     with pytest.raises(InputError, match=f"'{value}' cannot be used") as error:
         read_all([file], SETTINGS, AT, [])
     assert "without a unit" in str(error.value)
+
+
+def test_a_column_is_said_to_be_read_or_to_be_kept(tmp_path: Path) -> None:
+    """One line said both of samples_per_second, and named max_memory_gb by a field that shows no peak."""
+    file = tmp_path / "theirs.csv"
+    file.write_text("bs,samples_per_second,max_memory_gb,mfu,step time\n4,16,40.1,0.4,~500 ms\n")
+    told = read_all([file], SETTINGS, AT)
+    assert told.told == (
+        "read: bs as batch, samples_per_second as samples_per_s, step time as step_time_s; --map FIELD=NAME reads one"
+        " otherwise",
+        "max_memory_gb may be allocated or reserved memory, so at most its share of the capacity is shown:"
+        " --map peak_allocated_gb=max_memory_gb or --map peak_reserved_gb=max_memory_gb says which",
+    )
+    assert told.notes == ("mfu", "max_memory_gb")
+    assert told.results[0].notes == {"max_memory_gb": "40.1", "mfu": "0.4", "step time": "~500 ms"}
+    [mapped] = read_all([file], SETTINGS, AT, ["peak_allocated_gb=max_memory_gb"]).results
+    assert mapped.outcome.model_dump()["figures"] == {"peak_allocated_bytes_rank_max": 40_100_000_000}
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "how"),
+    [
+        ("Memory (GiB)", "2", "--map 'peak_allocated_gib=Memory (GiB)' or --map 'peak_reserved_gib=Memory (GiB)' says"),
+        ("Max VRAM", "2 GB", "--map 'peak_allocated_gb=Max VRAM' or "),
+        ("mem", 2**31, "--map peak_allocated_bytes=mem or "),
+        ("max_memory_mb", "2000", "put the word after memory in its name"),
+        ("memory", "2", None),
+    ],
+)
+def test_memory_of_unsaid_kind_is_told_what_reads_it(
+    tmp_path: Path, column: str, value: JsonValue, how: str | None
+) -> None:
+    file = tmp_path / "theirs.json"
+    file.write_text(json.dumps({"batch": 4, "step_time_s": 1, column: value}))
+    read = read_all([file], SETTINGS, AT)
+    assert read.notes == (column,)
+    assert len(read.told) == (how is not None)
+    assert all(how in sentence for sentence in read.told if how)

@@ -4,8 +4,14 @@ from pathlib import Path
 
 import pytest
 from commands import bench as command
+from examples import result
 
 import bench
+from bench.imported import read_all
+from bench.report.advice import advise
+from bench.report.render import frame
+from bench.report.summary import summarize
+from bench.report.tables.export import records
 
 TINY = Path(__file__).parents[2] / "reports" / "cpu-tiny"
 KEPT = (
@@ -27,6 +33,23 @@ def test_the_figures_of_a_run_come_back(ending: str, tmp_path: Path) -> None:
     for name in KEPT:
         assert list(imported[name].dropna()) == pytest.approx(list(measured[name].dropna())), name
     assert set(imported["source"].dropna()) == {"bench report"}
+
+
+@pytest.mark.parametrize("ending", ["csv", "json"])
+def test_a_global_batch_comes_back_as_the_setting_that_it_was(ending: str, tmp_path: Path) -> None:
+    whole = [
+        result(backend=name, batch=batch, train={"global_batch": 32}) for name in ("ddp", "fsdp") for batch in (4, 16)
+    ]
+    several = result(batch=8, train={"accumulate": 3})
+    measured = summarize([*whole, several])
+    file = tmp_path / f"run.{ending}"
+    file.write_text(frame.text(records(measured), ending))
+    imported = summarize(read_all([file], [], "2030-01-01T00:00:00+00:00").results)
+    trains = {(cell.cell.train.global_batch, cell.cell.train.accumulate) for cell in imported.cells}
+    assert trains == {(32, 1), (None, 3)}
+    assert len(advise(imported)) == len(advise(measured)) == 2
+    for name in ("batch", "batch_global", "accumulate", "global_batch"):
+        assert [row.get(name) for row in records(imported)] == [row.get(name) for row in records(measured)], name
 
 
 def test_names_of_profilers_are_read_and_settings_of_a_workload_are_its_own(tmp_path: Path) -> None:

@@ -278,6 +278,79 @@ def test_accumulation_follows_from_the_global_batch(tmp_path: Path) -> None:
     assert measured.samples_per_s_global == 32.0
 
 
+def trained(read: Imported) -> list[tuple[int | None, int]]:
+    """The global batch and the micro-batches of each row, as settings."""
+    trains = [result.attempt.cell.train for result in read.results]
+    return [(train.global_batch, train.accumulate) for train in trains]
+
+
+def test_a_global_batch_that_several_batches_make_is_a_setting(tmp_path: Path) -> None:
+    """Rows with it are one task, as measured ones are. Of another one, all rows take one batch."""
+    text = "backend,micro batch,grad accum,Global Batch Size,step time (ms)\n"
+    text += "ddp,4,4,128,250\nddp,8,2,128,237\nzero2,16,,128,213\nzero2,4,,256,500\nddp,4,8,256,490\n"
+    read = imported(tmp_path, "t.csv", text, "num_processes=8", "workload=w")
+    assert trained(read) == [(128, 1)] * 3 + [(None, 8)] * 2
+    assert [result.attempt.batch_global for result in read.results] == [128] * 3 + [256] * 2
+    assert len({result.attempt.cell.id for result in read.results}) == 4
+    assert len(advise(summarize(read.results))) == 2
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        ("w,8,4,,32\nw,8,8,,64\n", [(None, 1), (None, 1)]),
+        ("w,8,4,4,128\nw,16,8,1,128\n", [(None, 4), (None, 1)]),
+        ("w,8,4,,128\nv,8,8,,128\n", [(None, 4), (None, 2)]),
+        ("w,8,4,,128\nw,8,8,,128\nv,8,2,8,128\n", [(128, 1)] * 3),
+        ("w,8,4,,128\nw,8,,,128\n", [(None, 4), (None, 1)]),
+        ("w,8,4,,128\nw,8,8,,128\nw,8,8,3,\n", [(128, 1), (128, 1), (None, 3)]),
+        ("w,8,,4,128\nw,8,,2,128\n", [(128, 1)] * 2),
+    ],
+    ids=["nothing adds up", "other ranks", "other workloads", "a value of several workloads", "an unsaid batch",
+         "a row without one", "batches that follow"],
+)  # fmt: skip
+def test_elsewhere_the_micro_batches_are_the_setting(
+    tmp_path: Path, lines: str, expected: list[tuple[int | None, int]]
+) -> None:
+    text = "workload,num_processes,batch,accumulate,gbs,step_time_s\n" + lines.replace("\n", ",1\n")
+    assert trained(imported(tmp_path, "t.csv", text, "backend=ddp")) == expected
+
+
+def test_nulls_of_a_program_say_no_global_batch(tmp_path: Path) -> None:
+    row = {"backend": "ddp", "step_time_s": 1, "batch": 4}
+    rows = [{**row, "global_batch": 16}, {**row, "batch": 8, "global_batch": 16}, {**row, "global_batch": None}]
+    assert trained(imported(tmp_path, "t.json", json.dumps(rows), *SETTINGS)) == [(16, 1), (16, 1), (None, 1)]
+
+
+def test_one_micro_batch_is_said_where_it_follows(tmp_path: Path) -> None:
+    text = "backend,batch,global_batch,step_time_s\nddp,4,32,1\nzero2,4,64,2\nfsdp,4,,1\n"
+    read = imported(tmp_path, "t.csv", text, "num_processes=8", "workload=w")
+    rows = {row.settings["backend"]: row.settings.get("accumulate") for row in summarize(read.results).rows}
+    assert rows == {"ddp": 1, "zero2": 2, "fsdp": None}
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("ddp,8,4,3,128,1,", "global_batch: 128 samples a step are impossible: batch 4 on 8 ranks, 3 micro-batches"),
+        ("ddp,8,16,,100,1,", "global_batch: 100 samples a step are impossible: batch 16 on 8 ranks give 128"),
+        ("ddp,,4,,128,1,", "num_processes: is required"),
+        ("ddp,,,,128,1,", "num_processes: is required"),
+        ("ddp,8,4,,many,1,", "global_batch: 'many' cannot be used"),
+        ("ddp,8,4,0,128,1,", "accumulate: '0' cannot be used"),
+        ("ddp,8,4,4,128,1,64", "samples_per_s: 64.0 samples/s is impossible: batch 4 on 8 ranks, 4 micro-batches"),
+        ("ddp,8,16,,128,1,64", "samples_per_s: 64.0 samples/s is impossible: batch 16 on 8 ranks in 1 s"),
+    ],
+)
+def test_a_global_batch_that_cannot_be_gets_one_message(tmp_path: Path, line: str, problem: str) -> None:
+    """Beside rows that make it a setting."""
+    text = f"backend,GPUs,batch,accumulate,gbs,step_time_s,samples_per_s\nfsdp,8,4,,128,1,\nfsdp,8,8,,128,1,\n{line}\n"
+    with pytest.raises(InputErrors) as caught:
+        imported(tmp_path, "t.csv", text, "workload=w")
+    (error,) = caught.value.errors
+    assert f"t.csv:4: {problem}" in str(error)
+
+
 @pytest.mark.parametrize(
     ("said", "kept"), [("Selective AC", "Selective AC"), ("full", "full"), ("yes", True), ("False", False)]
 )
