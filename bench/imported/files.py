@@ -172,11 +172,12 @@ def _comments(lines: Sequence[str], where: str) -> tuple[Values, dict[str, str]]
 
 def _check_name(name: str, place: str) -> None:
     if not _is_field(name):
+        known = meaning(name)
         raise InputError(
             f"unknown field {name[:100]!r}",
             where=place,
             allowed=f"{UNITS_IN_WORDS}; fields of a matrix's workload, train and measure; workload.<any other>",
-            fix=near_miss(name, FIELDS),
+            fix=f"write {known.field}" if known and _is_field(known.field) else near_miss(name, FIELDS),
         )
 
 

@@ -74,7 +74,7 @@ _PATTERNS = {
     r"global (train )?batch( size)?|(total|effective)( train)? batch( size)?|gbs|batch global": "global_batch",
     r"grad(ient)?s? acc(um(ulation)?)?( steps)?|accum(ulation)?( steps)?|gas": "accumulate",
     r"seq(uence)? ?len(gth)?|context( len(gth)?)?|ctx( len)?|block size|tokens/sample": "seq_len",
-    r"(#|num(ber of)?|n|no\.? of) ?(gpus?|devices|processes|ranks)|gpus|ranks|gpu count|world size": GPUS,
+    r"(#|num(ber of)?|n|no of) ?(gpus?|devices|processes|ranks)|gpus|ranks|gpu count|world size": GPUS,
     r"gpus?|hardware|gpu (type|name|model)|accelerators?|gpu device": GPUS,
     r"model( name| id)?": "workload",
     r"(shard(ing)? |distributed |parallel )?(strategy|backend)|distributed type": "backend",
@@ -98,6 +98,7 @@ _FIGURE = (
 def plain(column: str) -> str:
     """A column's name in lower case, with one blank between its words: ``GlobalBatchSize`` as ``global batch size``."""
     words = re.sub(r"(?<=[a-z])(?=[A-Z][a-z])", " ", column)
+    words = re.sub(r"(?<=[A-Za-z])\.(?=[_\-\s]|$)", " ", words)  # of abbreviations
     words = re.sub(r"\s*/\s*|\bper\b(?! (device|gpu) )", "/", re.sub(r"[_\-\s]+", " ", words).lower())
     return re.sub(r"\s*/\s*", "/", " ".join(words.split()))
 

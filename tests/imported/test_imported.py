@@ -452,6 +452,7 @@ CASES = [
     Case("# source: x\n# source: y\n" + GOOD, ("table.csv:2", "'source' is given twice", "table.csv:1")),
     Case("# sorce: x\n" + GOOD, ("table.csv:1", "did you mean 'source'?")),
     Case(GOOD, ("sorce=x: unknown field 'sorce'", "did you mean"), ("sorce=x",)),
+    Case(GOOD, ("unknown field 'gradient_accumulation_steps'", "write accumulate"), ("gradient_accumulation_steps=2",)),
     Case(GOOD, ("command line: 'source=' has no name or no value",), ("source=",)),
     Case('{"batch": 1,\n oops}', ("x.json:2: is not JSON",), file="x.json"),
     Case('{"batch": NaN}', ("x.json: is not JSON that can be used: NaN",), file="x.json"),

@@ -278,6 +278,13 @@ def test_accumulation_follows_from_the_global_batch(tmp_path: Path) -> None:
     assert measured.samples_per_s_global == 32.0
 
 
+@pytest.mark.parametrize("column", ["Gradient Acc. Steps", "grad accum.", "gradient_accumulation_steps", "GAS"])
+def test_micro_batches_have_many_names(tmp_path: Path, column: str) -> None:
+    text = f"backend,batch,{column},step_time_s\nddp,4,4,0.4\n"
+    (result,) = imported(tmp_path, "t.csv", text, "num_processes=2", "workload=w").results
+    assert (result.attempt.cell.train.accumulate, result.attempt.batch_global) == (4, 32)
+
+
 def trained(read: Imported) -> list[tuple[int | None, int]]:
     """The global batch and the micro-batches of each row, as settings."""
     trains = [result.attempt.cell.train for result in read.results]
