@@ -29,9 +29,11 @@ Optimizer = Annotated[str, AfterValidator(_optimizer), WithJsonSchema({"type": "
 
 COST = "cost"
 """Marks a setting that changes what a step costs, and not its losses."""
-MOST_MICRO_BATCHES = 1_000_000
 SWITCH = "switch"
 """Marks a setting that most runs leave alone: a report names it only where it differs from its default."""
+PARTLY = "partly"
+"""Marks a setting that does not apply to every cell: cells of which only one has it may be compared."""
+MOST_MICRO_BATCHES = 1_000_000
 
 
 class Measure(Frozen):
@@ -67,7 +69,7 @@ class Train(Frozen):
     optimizer: Optimizer = "adamw"
     """``adamw``; ``muon``: torch's Muon for the matrices of hidden layers and AdamW for the rest; ``none``: forward and
     backward only; or your own, as ``package.module:Class``."""
-    weights: Annotated[Weights, COST] = "fp32"
+    weights: Annotated[Weights, COST, PARTLY] = "fp32"
     """single and ddp in bf16: ``fp32``, autocast over fp32 weights, which the optimizer updates, as accelerate does;
     or ``bf16``, without autocast, with ``master_weights``. Other backends hold weights in their own way: their cells
     keep the default."""
@@ -89,7 +91,7 @@ class Train(Frozen):
     global_batch: Annotated[int, Field(ge=1, le=2**40)] | None = None
     """Instead of `accumulate`: the samples of one optimizer step of all ranks. Each rank takes as many micro-batches of
     `batch` as that needs, and only batches that divide it are measured."""
-    accumulate_sync: Annotated[Literal["last", "each"] | None, COST] = None
+    accumulate_sync: Annotated[Literal["last", "each"] | None, COST, PARTLY] = None
     """With `accumulate`: reduce gradients between ranks in the ``last`` micro-batch of a step, or in ``each``. null: as
     accelerate does, the last; ZeRO-2 and ZeRO-3 can only reduce in each."""
     find_unused_parameters: Annotated[bool, COST] = False
@@ -126,6 +128,7 @@ class Train(Frozen):
 
 
 COST_SETTINGS = frozenset(name for name, field in Train.model_fields.items() if COST in field.metadata)
+PARTLY_APPLY = frozenset(name for name, field in Train.model_fields.items() if PARTLY in field.metadata)
 SWITCHES = {
     name: field.default
     for kind in (Measure, Train)

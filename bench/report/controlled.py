@@ -7,7 +7,7 @@ from collections.abc import Container, Mapping, Sequence
 from pydantic import JsonValue
 
 from bench.records import plan
-from bench.records.cell import Cell
+from bench.records.cell import PARTLY_APPLY, Cell
 from bench.records.json_diff import differing_keys, same
 from bench.records.machine import Hardware, Machine
 from bench.records.outcome import Ok, Result
@@ -15,9 +15,8 @@ from bench.units import UNKNOWN
 
 SEEN_WHEN_MEASURED = frozenset({"masters_dtype", "optimizer_dtype"})
 """Known only of measured rows: a cell that ran out of memory has none."""
-PARTIAL = SEEN_WHEN_MEASURED | {"weights", "accumulate_sync"}
-"""Fields that one side alone may know: `train.weights` does not apply to every backend, nor `train.accumulate_sync` to
-steps of one micro-batch."""
+PARTIAL = SEEN_WHEN_MEASURED | PARTLY_APPLY
+"""Fields that one side alone may know."""
 ID = "cell id"
 """The setting that tells cells apart which no other one does. No option has a name with a space."""
 RUN = plan.RUN
