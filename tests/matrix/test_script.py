@@ -139,7 +139,7 @@ def test_a_global_batch_fills_in_how_often_a_script_accumulates(name: str, load_
         (2, "4", 8),
         (4, "2", 8),
     ]
-    assert left_out(matrix, CPU) == ("left out: batch 3, which does not divide the 8 samples of a rank",)
+    assert left_out(matrix, CPU) == ("left out: batch 3, which does not divide the 8 samples of a rank (8 / 1 rank)",)
     with pytest.raises(InputError, match=f"matrix.{name}"):
         expand(load_text(text(more, f"{axes}, {name}: 2}}\n")), CPU)
     with pytest.raises(InputError, match="no placeholder of the command uses 'global_batch'"):
