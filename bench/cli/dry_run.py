@@ -14,10 +14,12 @@ from bench.records.machine import Hardware
 from bench.records.plan import CellPlan
 from bench.records.verdict import Goal, OfDivisors
 from bench.report.naming import micro_batches_in_words
-from bench.units import percent, size
+from bench.units import counted, percent, size
 
 MOST_DETAILED = 8
 """Cells with all details: the backends of one setting."""
+MOST_COMMANDS = 4
+"""Of the batches of one script."""
 AS_FOR_GPUS = " (as for GPUs, since accelerate's type for CPUs starts one process; bench keeps ranks on the CPU itself)"
 """Of the config of several ranks on a CPU."""
 
@@ -43,8 +45,7 @@ def _cell(
     one = len(plan.batches) == 1 and not plan.search
     folder = f"attempts/{attempt.slug if one else f'{cell.slug}/b<batch>'}"
     if cell.script is None:
-        environment = added_environment(cell.ranks_per_node, hardware, user, nodes=cell.num_nodes)
-        command, per = " ".join(attempt_files.launch_command(["attempt", folder])), "rank"
+        environment, per = added_environment(cell.ranks_per_node, hardware, user, nodes=cell.num_nodes), "rank"
         finds = units is None and backends.FAMILIES[backends.backend_of(cell).family].wraps_units
         beside = [
             *backends.beside_config(cell, hardware.device),
@@ -53,8 +54,7 @@ def _cell(
         ]
         outside = [f"  set outside the config: {', '.join(beside) or 'nothing'}"]
     else:
-        environment = script_environment(cell, hardware)
-        command, per, outside = shlex.join(script_command(attempt, folder)), "process", []
+        environment, per, outside = script_environment(cell, hardware), "process", []
     files = attempt_files.files(attempt, units, hardware.device, environment, folder)
     limit = cell.memory_limit_bytes
     shown = [
@@ -63,7 +63,7 @@ def _cell(
         f"  memory limit: {'none; all that the device has' if limit is None else f'{size(limit)} a {per}, enforced'}",
         "  environment: " + " ".join(f"{name}={value}" for name, value in environment.items()),
         *outside,
-        f"  {'command' if one else 'command of each batch'}: {command}",
+        *_commands(attempt, plan, folder, one=one),
     ]
     for name in ("accelerate.yaml", "deepspeed.json"):
         if name in files:
@@ -71,6 +71,23 @@ def _cell(
             why = AS_FOR_GPUS if several and hardware.device == "cpu" else ""
             shown += [f"  {name}{why}:", *(f"    {line}" for line in files[name].splitlines())]
     return shown
+
+
+def _commands(attempt: Attempt, plan: CellPlan, folder: str, *, one: bool) -> list[str]:
+    """Of a script, a command for each batch: others have theirs in the attempt's files."""
+    script = plan.cell.script is not None
+    if one or not script:
+        words = script_command(attempt, folder) if script else attempt_files.launch_command(["attempt", folder])
+        return [f"  {'command' if one else 'command of each batch'}: {(shlex.join if script else ' '.join)(words)}"]
+    attempts = [Attempt(cell=plan.cell, batch_per_rank=batch) for batch in plan.batches[:MOST_COMMANDS]] or [attempt]
+    more = len(plan.batches) - len(attempts)
+    return [
+        *(
+            f"  command of batch {each.batch_per_rank}: {shlex.join(script_command(each, f'attempts/{each.slug}'))}"
+            for each in attempts
+        ),
+        *([f"  and {counted(more, 'more command')}"] if more > 0 else []),
+    ]
 
 
 def _title(plan: CellPlan) -> str:

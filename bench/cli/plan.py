@@ -108,6 +108,8 @@ def plan(
             "a plan needs a workload whose model bench can build, and a script builds its own", field="command"
         )
     shared_bytes = hardware.memory_bytes if hardware.device == "cpu" and memory is None else None
+    for note in selected.matrix.notes:
+        typer.echo(note, err=format_ in ("json", "csv"))
     if shared_bytes is not None:
         most = max((one.cell.ranks_per_node for one in selected.plans), default=1)
         spec = spec.model_copy(update={"memory_bytes": shared_bytes // most})

@@ -29,6 +29,7 @@ from bench.records.machine import Hardware
 from bench.records.plan import COST_OPTIONS, CellPlan, RunPlan
 from bench.records.precision import MixedPrecision
 from bench.records.script import NO_BACKEND
+from bench.units import counted
 from bench.workloads import Definition
 
 MAX_CHARACTERS = 2**26
@@ -94,16 +95,17 @@ def expand(matrix: Matrix, hardware: Hardware) -> list[CellPlan]:
 
 def left_out(matrix: Matrix, hardware: Hardware) -> tuple[str, ...]:
     """One sentence on the batches that do not divide their global batch, which `expand` leaves out; empty if none."""
-    found: dict[int, list[int]] = {}
+    found: dict[tuple[int, int], list[int]] = {}
     for combination in combinations(matrix):
         whole = combination.get("global_batch", Value(matrix.train.global_batch, ())).value
-        share = whole // _ranks(matrix, backend_of(matrix, combination), hardware) if isinstance(whole, int) else 0
-        for batch in batches_of(matrix, combination) if share else ():
-            if isinstance(batch, int) and share % batch:
-                found.setdefault(share, []).append(batch)
+        ranks = _ranks(matrix, backend_of(matrix, combination), hardware)
+        for batch in batches_of(matrix, combination):
+            if isinstance(batch, int) and isinstance(whole, int) and whole // ranks % batch:
+                found.setdefault((whole, ranks), []).append(batch)
     each = [
-        f"batch {', '.join(map(str, dict.fromkeys(batches)))}, which does not divide the {share} samples of a rank"
-        for share, batches in found.items()
+        f"batch {', '.join(map(str, batches))}, which {'does' if len(batches) == 1 else 'do'} not divide the"
+        f" {whole // ranks} samples of a rank ({whole} / {counted(ranks, 'rank')})"
+        for (whole, ranks), batches in ((shared, dict.fromkeys(batches)) for shared, batches in found.items())
     ]
     return (f"left out: {'; '.join(each)}",) if each else ()
 

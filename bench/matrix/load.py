@@ -155,6 +155,8 @@ def _refuse_hidden(matrix: Matrix, overrides: Sequence[str]) -> None:
             raise InputError("has no effect: no worker loads batches ahead", where=text, fix=fix)
         if part not in ("workload", "train", "launch", "defaults"):
             continue
+        if part == "defaults" and len(key) == 2 and field not in matrix.defaults:
+            raise InputError("has no effect: it follows from global_batch and the batch", where=text)
         given = [str(c[str(field)].key[0]) if field in c else part for c in combinations(matrix)]
         if part not in given:
             value = "…" if text.startswith(f"{part}=") else text.partition("=")[2]
@@ -185,6 +187,7 @@ def _paths(data: Values) -> list[str]:
 def _resolve(file: MatrixFile, places: Places, folder: Path, changed: frozenset[str], hardware: Hardware) -> Matrix:
     """The matrix with its names checked, its accelerate configs read, and its notes."""
     script.check(file, places, hardware.device)
+    file = script.without_moot_defaults(file)
     workload = workload_choice.workload_of(file, places)
     _refuse_reserved(file, list(workload.Config.model_fields), places)
     script.check_axes(file, places)

@@ -157,7 +157,11 @@ class MatrixFile(Frozen):
 
     @classmethod
     def fix_for_axis(cls, name: str) -> str | None:
-        """A fix for an axis that is a setting of the whole run: ``num_processes``, or ``launch.num_processes``."""
+        """A fix for an axis with the path of its field, as ``train.accumulate``, and for one that is a setting of the
+        whole run: ``num_processes``, or ``launch.num_processes``."""
+        path, _, own = name.rpartition(".")
+        if path in cls.model_fields and own in (*OWN_AXES, *Train.model_fields):
+            return f"write {own}"
         for section, field in cls.model_fields.items():
             if name.removeprefix(f"{section}.") in getattr(field.annotation, "model_fields", ()):
                 return f"set it under `{section}:`; for several values, make a run of each, and `bench report` them all"

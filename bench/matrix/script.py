@@ -120,9 +120,9 @@ def check(file: MatrixFile, places: Places, device: Device) -> None:
         return
     if key := _first(places, "workload"):
         raise refusal("a matrix has a workload or a command, not both", places, key, fix="leave one out")
-    _check_words(script, places)
+    _check_words(file, script, places)
     _check_result(script, places)
-    _check_settings(script, places)
+    _check_settings(file, script, places)
     if device == "cuda" and file.launch.memory_limit != "auto":
         raise refusal(
             "bench cannot limit the GPU memory of a script", places, ("launch", "memory_limit"), fix="leave it out"
@@ -136,6 +136,16 @@ def axes_of(script: Script) -> list[str]:
     return [*of_bench, *sorted(script.placeholders.difference(PROVIDED))]
 
 
+def without_moot_defaults(file: MatrixFile) -> MatrixFile:
+    """``file`` without a default for the micro-batches of a step, where an axis gives every combination a global batch:
+    they follow from it."""
+    script = script_of(file)
+    if script is None or file.include or None in file.matrix.get(GLOBAL, [None]):
+        return file
+    kept = {name: value for name, value in file.defaults.items() if name not in script.step_placeholders}
+    return file.model_copy(update={"defaults": kept})
+
+
 def check_axes(file: MatrixFile, places: Places) -> None:
     """Raises InputError for an axis that the command has no placeholder for: its values would change nothing."""
     script = script_of(file)
@@ -144,16 +154,25 @@ def check_axes(file: MatrixFile, places: Places) -> None:
     sections: list[tuple[Key, dict[str, Any]]] = [(("matrix",), file.matrix), (("defaults",), file.defaults)]
     sections += [(("include", index), entry) for index, entry in enumerate(file.include)]
     allowed = axes_of(script)
+    whole = file.values_of(GLOBAL)
     for key, entry in sections:
+        if twice := next((name for name in script.step_placeholders if whole and name in entry), None):
+            raise refusal(
+                f"cannot be used with {GLOBAL} {show(whole[0])}, from which it follows with the batch",
+                places,
+                (*key, twice),
+                fix="leave one of the two out",
+            )
         if wrong := next((name for name in entry if name not in allowed), None):
             use = " or ".join(f"{{{name}}}" for name in OF_BENCH.get(wrong, (wrong,)))
             use = f"{{{MICRO_BATCHES}}}" if wrong == GLOBAL else use
+            several = script.step_placeholders if wrong in CALLED_MICRO_BATCHES else ()
             raise refusal(
                 f"no placeholder of the command uses {wrong!r}",
                 places,
                 (*key, wrong),
                 allowed=allowed,
-                fix=near_miss(wrong, allowed) or f"put {use} into the command",
+                fix=near_miss(wrong, allowed) or (f"write {several[0]}" if several else f"put {use} into the command"),
             )
 
 
@@ -163,9 +182,6 @@ def check_values(matrix: Matrix, given: Combination) -> None:
     if script is None:
         return
     provided = _provided(matrix, script)
-    if twice := [name for name in script.step_placeholders if name in provided and name in given]:
-        problem = f"{twice[0]} follows from global_batch and the batch"
-        raise refusal(problem, matrix.places, given[twice[0]].key, fix="leave one of the two out")
     if missing := sorted(script.placeholders.difference(provided, given)):
         index = next(i for i, word in enumerate(script.command) if missing[0] in placeholders(word))
         raise refusal(
@@ -197,7 +213,7 @@ def check_program(matrix: Matrix, path: str) -> None:
         )
 
 
-def _check_words(script: Script, places: Places) -> None:
+def _check_words(file: MatrixFile, script: Script, places: Places) -> None:
     for index, word in enumerate(script.command):
         try:
             placeholders(word)
@@ -211,13 +227,14 @@ def _check_words(script: Script, places: Places) -> None:
     if "preset" in script.placeholders:
         raise refusal("{preset} cannot be a placeholder: a script has no presets", places, ("command",))
     if GLOBAL in script.placeholders:
+        axis = None if file.values_of(GLOBAL) else f"--axis {GLOBAL}={file.train.global_batch or 'N'}"
+        keep = filter(None, [_accumulates(script, axis)])
         raise refusal(
             f"{{{GLOBAL}}} cannot be a placeholder: the samples of a step follow from {{batch}}, the processes and"
             f" {{{MICRO_BATCHES}}}",
             places,
             ("command",),
-            fix=f"hand them over as {{batch_global}}; to keep them, put {{{MICRO_BATCHES}}} into the command, and give"
-            f" --axis {GLOBAL}=64",
+            fix="; to keep them, ".join(["hand them over as {batch_global}", *keep]),
         )
     if taken := sorted(filter(_TAKEN.match, script.placeholders)):
         raise refusal(f"{{{taken[0]}}} cannot be a placeholder: bench uses such names itself", places, ("command",))
@@ -257,7 +274,7 @@ def _check_result(script: Script, places: Places) -> None:
         raise refusal("names neither a step time nor samples_per_s", places, ("result",), fix="add one of the two")
 
 
-def _check_settings(script: Script, places: Places) -> None:
+def _check_settings(file: MatrixFile, script: Script, places: Places) -> None:
     """Settings that the file gives and the command does not hand over would look as if they had been measured."""
     given = {name: ("launch", name) for name in ("num_processes", "mixed_precision")}
     given |= {name: ("measure", name) for name in Measure.model_fields}
@@ -269,15 +286,22 @@ def _check_settings(script: Script, places: Places) -> None:
             raise refusal("has no effect on the script", places, key, fix=f"put {use} into the command")
     fields = (key for key in places if key[:1] == ("train",) and key[1:2] not in ((), ("allow_unused",)))
     if trained := next(fields, None):
-        name = MICRO_BATCHES if trained[-1] in CALLED_MICRO_BATCHES else str(trained[-1])
+        name = str(trained[-1])
+        axis = (script.step_placeholders or (MICRO_BATCHES,))[0] if name in CALLED_MICRO_BATCHES else name
         raise refusal(
             "has no effect on a script",
             places,
             trained,
-            fix=f"put {{{MICRO_BATCHES}}} into the command, and give --axis {name}=64"
-            if name in (MICRO_BATCHES, GLOBAL)
+            fix=_accumulates(script, f"--axis {axis}={show(getattr(file.train, name))}")
+            if name in (GLOBAL, *CALLED_MICRO_BATCHES)
             else "make it an axis, such as lr, and put {lr} into the command",
         )
+
+
+def _accumulates(script: Script, axis: str | None) -> str:
+    """How a script gets as many micro-batches as ``axis`` asks for, as far as that is missing."""
+    put = [] if script.step_placeholders else [f"put {{{MICRO_BATCHES}}} into the command"]
+    return ", and ".join([*put, *([f"give {axis}"] if axis else [])])
 
 
 def _first(places: Places, section: str) -> Key | None:

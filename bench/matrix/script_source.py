@@ -66,7 +66,10 @@ def matrix_for(source: str, script: str) -> str:
     if several and isinstance(default, int):
         more = _said(several, f"{{{MICRO_BATCHES}}}", joined=joined)
         lines[0] = f"command: [{', '.join(map(_quoted, [*words, *more]))}]"
-        lines.append(f"defaults: {{{MICRO_BATCHES}: {default}}}  # the script's own default")
+        lines.append(
+            f"defaults: {{{MICRO_BATCHES}: {default}}}  # the script's own; --axis global_batch=512 sets the samples of"
+            " a step instead"
+        )
     if _spawns(tree) and not started:
         lines.append("launch: {num_processes: 2}  # as many as it starts by itself: a run checks it")
     return "\n".join(lines) + "\n"

@@ -7,6 +7,7 @@ from pydantic import Field
 
 from bench.records.base import Count, Device, Frozen, Share
 from bench.records.cell import Cell, Regime
+from bench.records.verdict import Goal
 
 PARTS = (
     "weights",
@@ -104,7 +105,7 @@ class Forecast(Frozen):
         return self.allocated_bytes(batch) + self.allowance_bytes
 
     def largest(self, capacity_bytes: float, *, off: float = 0.0) -> int:
-        """The largest batch that fits; 0 if none does.
+        """The largest batch that fits, of those that divide a rank's share of a global batch; 0 if none does.
 
         Args:
             off: by which share the tensors may be more than predicted, or less if it is negative.
@@ -116,10 +117,10 @@ class Forecast(Frozen):
             return max(0, math.floor(min(batches)))
 
         found = most(self.lines)
-        if not self.alone or (whole := self.cell.train.global_batch) is None:
+        if (whole := self.cell.train.global_batch) is None:
             return found
-        alone = most(self.alone)
-        return max(found, alone) if alone >= whole // self.cell.num_processes else found
+        share = whole // self.cell.num_processes
+        return share if self.alone and most(self.alone) >= share else Goal().of(self.cell).down(found)
 
 
 class KeptPlan(Frozen):

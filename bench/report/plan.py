@@ -88,6 +88,11 @@ class PlannedRow:
     """Of one device for an hour."""
 
     @property
+    def micro_batches(self) -> int:
+        """Of one optimizer step."""
+        return self.cell.plan.cell.micro_batches(self.batch)
+
+    @property
     def samples_per_s_at_most(self) -> float | None:
         """Over all ranks."""
         return self._samples_per_s(self.bounds.step_s)

@@ -288,6 +288,14 @@ def test_a_batch_that_makes_the_global_batch_alone_holds_less() -> None:
     assert found.largest(alone.needed_bytes(8) - 1) == several.largest(alone.needed_bytes(8) - 1) < 8
 
 
+@pytest.mark.parametrize(
+    ("whole", "room", "largest"), [(32, 4744, 16), (32, 15, 8), (24, 11, 6), (32, 0, 0), (2, 9, 1)]
+)
+def test_the_largest_batch_divides_the_global_batch(whole: int, room: int, largest: int) -> None:
+    found = forecast(cell("ddp", train={"global_batch": whole}), program())
+    assert found.largest(forecast(cell("ddp", train={"accumulate": 2}), program()).needed_bytes(room)) == largest
+
+
 def test_what_is_not_planned_says_why() -> None:
     for train, word in (
         ({"optimizer": "muon"}, "muon"),

@@ -119,6 +119,26 @@ def test_a_search_is_planned_with_the_batches_that_it_tries(matrix: Path) -> Non
     assert [(row["batch"], row["fits"]) for row in rows] == [(1, "yes"), (1024, "yes")]
 
 
+def test_a_global_batch_bounds_the_plan_as_it_bounds_a_run(matrix: Path) -> None:
+    options = ("--select", "backend=ddp", "--device", "H100", "--ranks", "2", "--axis", "batch=2,3,4,16")
+    shown = plan(matrix, "train.global_batch=32", *options)
+    words = "left out: batch 3, which does not divide the 16 samples of a rank (32 / 2 ranks)\n"
+    assert words in shown.stdout
+    assert "accumulate" in shown.stdout
+    data = plan(matrix, "train.global_batch=32", *options, "--format", "json")
+    assert words in data.stderr
+    rows = json.loads(data.stdout)
+    assert [(row["batch"], row["accumulate"], row["largest_batch"]) for row in rows] == [
+        (2, 8, 16),
+        (4, 4, 16),
+        (16, 1, 16),
+    ]
+    assert "accumulate |" not in plan(matrix, *options).stdout
+    axis = plan(matrix, *options, "--axis", "accumulate=1,2", "--format", "md").stdout
+    assert "ddp accumulate=2 " in axis
+    assert "| accumulate |" not in axis
+
+
 def test_what_has_no_program_is_listed_and_not_guessed(matrix: Path) -> None:
     done = plan(matrix, "train.optimizer=muon", "--select", "backend=ddp", "--device", "H100")
     assert "muon keeps other state than AdamW" in done.stdout

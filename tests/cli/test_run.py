@@ -109,7 +109,7 @@ def test_a_global_batch_is_an_axis_and_what_does_not_divide_it_is_said(tmp_path:
     options = ("--axis", "global_batch=16", "--axis", "backend=ddp", "--dry-run", "--out", str(tmp_path / "run"))
     listed = bench("run", QUICKSTART, *options, "--axis", "batch=1,3,4")
     assert listed.exit_code == 0, listed.output
-    assert "left out: batch 3, which does not divide the 8 samples of a rank\n" in listed.stdout
+    assert "left out: batch 3, which does not divide the 8 samples of a rank (16 / 2 ranks)\n" in listed.stdout
     assert "batch per rank 1, 4\n" in listed.stdout
     searched = bench("run", QUICKSTART, *options, "--axis", "batch=probe")
     assert ", headroom 90.0 %, divisors of 8 up to 8\n" in searched.stdout

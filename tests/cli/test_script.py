@@ -72,3 +72,25 @@ def test_a_report_of_best_says_why_it_ended_and_repeats_what_was_asked(tmp_path:
     again = f"Reproduce: `bench run {tmp_path}/run/matrix.yaml --best --out {tmp_path}/run-again"
     assert f"{again} --settle 0.1% --budget 2s`" in written
     assert "The budget of 2 s is spent: the same command goes on with a new one" in written
+
+
+def test_a_dry_run_shows_the_command_of_each_batch(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import argparse\np = argparse.ArgumentParser()\n")
+    with (tmp_path / "train.py").open("a") as file:
+        file.write("p.add_argument('--bs', type=int)\np.add_argument('--accum', type=int, default=4)\n")
+    CliRunner().invoke(app, ["init", "--script", str(tmp_path / "train.py")])
+
+    def commands(*axes: str) -> list[str]:
+        options = [word for axis in axes for word in ("--axis", axis)]
+        shown = CliRunner().invoke(app, ["run", str(tmp_path / "train.yaml"), "--dry-run", *options])
+        assert shown.exit_code == 0, shown.output
+        return [line.strip() for line in shown.output.splitlines() if "command" in line]
+
+    assert commands("global_batch=512", "batch=32,128") == [
+        "command of batch 32: python train.py --bs 32 --accum 16",
+        "command of batch 128: python train.py --bs 128 --accum 4",
+    ]
+    assert commands("batch=8") == ["command: python train.py --bs 8 --accum 4"]
+    assert commands("batch=probe") == ["command of batch 1: python train.py --bs 1 --accum 4"]
+    many = commands("batch=1,2,3,4,5,6")
+    assert (len(many), many[3:]) == (5, ["command of batch 4: python train.py --bs 4 --accum 4", "and 2 more commands"])

@@ -227,6 +227,13 @@ def test_a_setting_of_the_run_is_no_axis(load_text: Callable[..., Matrix], name:
     assert refusal.value.fix.startswith("set it under `launch:`")
 
 
+@pytest.mark.parametrize("path", ["train.accumulate", "train.compile", "launch.mixed_precision", "workload.preset"])
+def test_a_field_that_can_be_an_axis_is_one_under_its_own_name(path: str, load_text: Callable[..., Matrix]) -> None:
+    with pytest.raises(InputError) as refusal:
+        load_text("matrix: {backend: ddp, batch: 1}\n", axes=[f"{path}=1"])
+    assert refusal.value.fix == f"write {path.rpartition('.')[2]}"
+
+
 def test_choices_are_axes_of_the_file(load_text: Callable[..., Matrix]) -> None:
     text = "matrix: {backend: [ddp, fsdp], batch: [1, 2]}\ninclude: [{backend: ddp, preset: tiny}]\n"
     matrix = load_text(text + "choices: [backend, preset]\n")

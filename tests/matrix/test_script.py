@@ -84,7 +84,7 @@ def test_double_braces_are_braces(load_text: LoadText) -> None:
         (text().replace('"{batch}"', "many"), ("command: {batch} or {batch_global} is missing",)),
         (text(rest="workload: {name: pi07}\n"), ("given.yaml:4: workload: ", "not both")),
         (text(rest="train: {compile: unit}\n"), ("given.yaml:4: train.compile: ",)),
-        (text(rest="train: {global_batch: 8}\n"), ("train.global_batch: has no effect", "--axis global_batch=64")),
+        (text(rest="train: {global_batch: 8}\n"), ("train.global_batch: has no effect", "--axis global_batch=8")),
         (text(', "{global_batch}"'), ("{global_batch} cannot be a placeholder", "{batch_global}")),
         (text(rest="launch: {num_processes: 2}\n"), ("launch.num_processes: has no effect", "{num_processes}")),
         (text(rest="measure: {steps: 3}\n"), ("measure.steps: has no effect", "put {steps} into")),
@@ -139,11 +139,50 @@ def test_a_global_batch_fills_in_how_often_a_script_accumulates(name: str, load_
         (2, "4", 8),
         (4, "2", 8),
     ]
-    assert left_out(matrix, CPU) == ("left out: batch 3, which does not divide the 8 samples of a rank",)
-    with pytest.raises(InputError, match=f"matrix.{name}"):
-        expand(load_text(text(more, f"{axes}, {name}: 2}}\n")), CPU)
+    assert left_out(matrix, CPU) == ("left out: batch 3, which does not divide the 8 samples of a rank (8 / 1 rank)",)
+    with pytest.raises(InputError, match=f"matrix.{name}: cannot be used with global_batch 8") as told:
+        load_text(text(more, f"{axes}, {name}: 2}}\n"))
+    assert told.value.fix == "leave one of the two out"
     with pytest.raises(InputError, match="no placeholder of the command uses 'global_batch'"):
         load_text(text("", axes + "}\n"))
+
+
+def test_a_global_batch_of_every_combination_wins_over_a_default_of_the_file(load_text: LoadText) -> None:
+    rest = text(', "{accum}"', "matrix: {batch: 2, num_cams: 1}\n", "defaults: {accum: 4}\n")
+    (plan,) = expand(load_text(rest, axes=["global_batch=32"]), CPU)
+    assert Attempt(cell=plan.cell, batch_per_rank=2).options["accum"] == 16
+    for one in (
+        {"overrides": ["defaults.global_batch=32"]},
+        {"axes": ["global_batch=32,null"]},
+        {"overrides": ["include=[{global_batch: 32}]"]},
+    ):
+        with pytest.raises(InputError, match=r"defaults\.accum: cannot be used with global_batch 32"):
+            load_text(rest, **one)
+    with pytest.raises(InputError, match=r"defaults\.accum=8: has no effect: it follows from global_batch"):
+        load_text(rest, axes=["global_batch=32"], overrides=["defaults.accum=8"])
+
+
+@pytest.mark.parametrize(
+    ("command", "given", "fix"),
+    [
+        ("{accum}", "train.accumulate=2", "give --axis accum=2"),
+        ("{accum}", "train.global_batch=32", "give --axis global_batch=32"),
+        ("x", "train.accumulate=2", "put {0} into the command, and give --axis gradient_accumulation_steps=2"),
+        ("x", "train.global_batch=32", "put {0} into the command, and give --axis global_batch=32"),
+        ("{gas}", "matrix.accumulate=2", "write gas"),
+        ("x", "matrix.global_batch=32", "put {0} into the command"),
+        ("{global_batch}", "matrix.global_batch=32", "{1}; to keep them, put {0} into the command"),
+        ("{global_batch} {accum}", "train.global_batch=32", "{1}; to keep them, give --axis global_batch=32"),
+        ("{global_batch} {accum}", "matrix.global_batch=32", "{1}"),
+    ],
+)
+def test_what_makes_a_script_accumulate_is_said_as_far_as_it_is_missing(
+    command: str, given: str, fix: str, load_text: LoadText
+) -> None:
+    with pytest.raises(InputError) as told:
+        load_text(text(f', "{command}"'), overrides=[given])
+    hand_over = "hand them over as {batch_global}"
+    assert told.value.fix == fix.replace("{0}", "{gradient_accumulation_steps}").replace("{1}", hand_over)
 
 
 def test_two_placeholders_that_disagree_on_accumulation_are_refused(load_text: LoadText) -> None:

@@ -31,7 +31,13 @@ def test_accumulation_follows_from_a_global_batch_and_what_does_not_divide_is_le
     assert all(plan.search for plan in found.values())
     assert [found["ddp", 12].cell.micro_batches(batch) for batch in (1, 2, 3, 6)] == [6, 3, 2, 1]
     assert found["ddp", 12].cell.samples_per_step(2) == 12
-    assert left_out(matrix, CPU) == ("left out: batch 4, which does not divide the 6 samples of a rank",)
+    words = "left out: batch 4, which does not divide the 6 samples of a rank (12 / 2 ranks)"
+    assert left_out(matrix, CPU) == (words,)
+    several = matrix_of(matrix={**axes, "batch": [3, 5, 7]})
+    assert left_out(several, CPU) == (
+        "left out: batch 5, 7, which do not divide the 12 samples of a rank (12 / 1 rank);"
+        " batch 5, 7, which do not divide the 6 samples of a rank (12 / 2 ranks)",
+    )
     assert left_out(matrix_of(matrix={**axes, "batch": [1]}), CPU) == ()
     (alone,) = plans_of(matrix={"backend": ["ddp"], "batch": [2]})
     assert alone.cell.id == found["ddp", None].cell.model_copy(update={"memory_limit_bytes": None}).id

@@ -9,6 +9,7 @@ from pydantic import JsonValue
 from bench.records.calibration import Paces
 from bench.records.devices import DeviceSpec
 from bench.records.forecast import PARTS
+from bench.report.naming import MICRO_BATCHES_CAPTION
 from bench.report.plan import OFF, Checked, PlannedCell, PlannedRow
 from bench.report.rows import RowId
 from bench.report.tables.table import Column, Number, Table, table_of
@@ -64,11 +65,15 @@ def tables(rows: Sequence[PlannedRow], device: DeviceSpec, fitted: Paces | None 
     return found
 
 
-IDENTITY: tuple[Column[PlannedRow], ...] = (
-    Column("cell", lambda row: row.cell.plan.label),
-    Number("batch", lambda row: str(row.batch)),
-)
-"""The columns that name a row."""
+def _identity(rows: Sequence[PlannedRow]) -> list[Column[PlannedRow]]:
+    """The columns that name a row, with the micro-batches of a step where the name of a cell lacks them."""
+    plans = [row.cell.plan for row in rows]
+    several = any(plan.cell.accumulates and MICRO_BATCHES_CAPTION not in plan.axes for plan in plans)
+    return [
+        Column("cell", lambda row: row.cell.plan.label),
+        Number("batch", lambda row: str(row.batch)),
+        *([Number[PlannedRow](MICRO_BATCHES_CAPTION, lambda row: str(row.micro_batches))] if several else []),
+    ]
 
 
 def _memory(rows: Sequence[PlannedRow]) -> Table:
@@ -77,7 +82,7 @@ def _memory(rows: Sequence[PlannedRow]) -> Table:
         "Memory of a rank at its peak",
         rows,
         [
-            *IDENTITY,
+            *_identity(rows),
             *(Number[PlannedRow](part, partial(_part, part)) for part in used),
             Number("outside", lambda row: size(row.forecast.allowance_bytes)),
             Number("peak", lambda row: size(row.needed_bytes), bold=lambda _: True),
@@ -125,7 +130,7 @@ def _time(rows: Sequence[PlannedRow], device: DeviceSpec) -> Table:
         "Time of a step: lower bounds, ms",
         rows,
         [
-            *IDENTITY,
+            *_identity(rows),
             Number("compute", lambda row: ms(row.bounds.compute_s)),
             Number("memory", lambda row: ms(row.bounds.memory_s)),
             Number("communication", lambda row: ms(row.bounds.communication_s)),
@@ -148,7 +153,7 @@ def _estimates(rows: Sequence[PlannedRow], fitted: Paces) -> Table:
         "Time of a step: estimated",
         rows,
         [
-            *IDENTITY,
+            *_identity(rows),
             Number("step, ms", lambda row: ms(row.estimate_s)),
             Number("samples/s", lambda row: rate(row.samples_per_s)),
         ],
@@ -175,6 +180,7 @@ def _record(row: PlannedRow) -> dict[str, JsonValue]:
         "cell": row.cell.plan.cell.id,
         **row.cell.plan.axes,
         "batch": row.batch,
+        MICRO_BATCHES_CAPTION: row.micro_batches,
         "fits": row.fits,
         "needed_bytes": round(row.needed_bytes),
         "capacity_bytes": row.cell.capacity_bytes,
