@@ -91,7 +91,7 @@ def explain(
     tables: list[Table] = []
     found = None
     if len(steps_of) == 2:
-        found = waterfall(steps_of[0], steps_of[1], _judged(cells, results) if cells else None)
+        found = waterfall(steps_of[0], steps_of[1], _judged(cells, results))
     title, sentences = f"A step of {steps_of[0].name}", []
     if found is not None:
         title = f"{steps_of[1].name} against {steps_of[0].name}"
