@@ -49,6 +49,7 @@ def answer(bench: Bench, name: str, batch: object) -> Answer:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1200)
 def test_the_search_among_divisors_gives_the_answer_of_the_full_grid(bench: Bench) -> None:
     """Backends differ by less than the noise of a busy machine, so either may be named."""
     searched, grid = answer(bench, "searched", "probe"), answer(bench, "grid", DIVISORS)
