@@ -54,7 +54,7 @@ class Zero12(Unsharded):
                     yield from self.add(size)
             yield from self.reduce()
             self.parts["buckets"] = 0
-            if self.early and self.earlier:
+            if self.earlier:
                 self.parts["gradients"] -= self.width * self.share
             self.earlier = self.early
 

@@ -74,20 +74,18 @@ def _cell(
 
 
 def _commands(attempt: Attempt, plan: CellPlan, folder: str, *, one: bool) -> list[str]:
-    """Of a script, a command for each batch: others have theirs in the attempt's files."""
-    script = plan.cell.script is not None
-    if one or not script:
-        words = script_command(attempt, folder) if script else attempt_files.launch_command(["attempt", folder])
-        return [f"  {'command' if one else 'command of each batch'}: {(shlex.join if script else ' '.join)(words)}"]
+    """What starts each attempt. The command of a script has the batch in it, and there is one for each."""
+    if plan.cell.script is None:
+        command = " ".join(attempt_files.launch_command(["attempt", folder]))
+        return [f"  {'command' if one else 'command of each batch'}: {command}"]
     attempts = [Attempt(cell=plan.cell, batch_per_rank=batch) for batch in plan.batches[:MOST_COMMANDS]] or [attempt]
-    more = len(plan.batches) - len(attempts)
-    return [
-        *(
-            f"  command of batch {each.batch_per_rank}: {shlex.join(script_command(each, f'attempts/{each.slug}'))}"
-            for each in attempts
-        ),
-        *([f"  and {counted(more, 'more command')}"] if more > 0 else []),
+    lines = [
+        f"  command{'' if one else f' of batch {each.batch_per_rank}'}:"
+        f" {shlex.join(script_command(each, f'attempts/{each.slug}'))}"
+        for each in attempts
     ]
+    more = len(plan.batches) - len(attempts)
+    return [*lines, f"  and {counted(more, 'more command')}"] if more > 0 else lines
 
 
 def _title(plan: CellPlan) -> str:

@@ -187,7 +187,7 @@ def _paths(data: Values) -> list[str]:
 def _resolve(file: MatrixFile, places: Places, folder: Path, changed: frozenset[str], hardware: Hardware) -> Matrix:
     """The matrix with its names checked, its accelerate configs read, and its notes."""
     script.check(file, places, hardware.device)
-    file = script.without_moot_defaults(file)
+    file = script.without_unused_defaults(file)
     workload = workload_choice.workload_of(file, places)
     _refuse_reserved(file, list(workload.Config.model_fields), places)
     script.check_axes(file, places)

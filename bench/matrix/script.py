@@ -136,7 +136,7 @@ def axes_of(script: Script) -> list[str]:
     return [*of_bench, *sorted(script.placeholders.difference(PROVIDED))]
 
 
-def without_moot_defaults(file: MatrixFile) -> MatrixFile:
+def without_unused_defaults(file: MatrixFile) -> MatrixFile:
     """``file`` without a default for the micro-batches of a step, where an axis gives every combination a global batch:
     they follow from it."""
     script = script_of(file)
@@ -228,13 +228,13 @@ def _check_words(file: MatrixFile, script: Script, places: Places) -> None:
         raise refusal("{preset} cannot be a placeholder: a script has no presets", places, ("command",))
     if GLOBAL in script.placeholders:
         axis = None if file.values_of(GLOBAL) else f"--axis {GLOBAL}={file.train.global_batch or 'N'}"
-        keep = filter(None, [_accumulates(script, axis)])
+        keep = _accumulates(script, axis)
         raise refusal(
             f"{{{GLOBAL}}} cannot be a placeholder: the samples of a step follow from {{batch}}, the processes and"
             f" {{{MICRO_BATCHES}}}",
             places,
             ("command",),
-            fix="; to keep them, ".join(["hand them over as {batch_global}", *keep]),
+            fix="hand them over as {batch_global}" + (f"; to keep them, {keep}" if keep else ""),
         )
     if taken := sorted(filter(_TAKEN.match, script.placeholders)):
         raise refusal(f"{{{taken[0]}}} cannot be a placeholder: bench uses such names itself", places, ("command",))

@@ -233,10 +233,10 @@ class StepFormulas:
             return None
         if regime.sharding == "fully_shard" and runs > reductions and any(times > 1 for times in self.units):
             return None  # what earlier micro-batches left may be reduced after one run, and the rest after another
-        again = gathered(
+        once = gathered(
             regime.sharding, regime.parameters, self.units, again=self.again, reshards=reshards is not False
         )
-        return again * (reductions if regime.sharding == "SHARD_GRAD_OP" else runs)
+        return once * (reductions if regime.sharding == "SHARD_GRAD_OP" else runs)
 
     def gathers_at_most(self) -> bool:
         """Whether the payload has an upper bound of the gathered weights."""
